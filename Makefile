@@ -1,0 +1,64 @@
+# `make help` lists the targets. Everything is installed into .venv, nothing outside this folder.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SITE := _build/html
+PORT ?= 8000
+# -W: a warning is an error; --keep-going: show them all first; -n: a dangling reference is a warning.
+SPHINXOPTS ?= -W --keep-going -n
+
+.DEFAULT_GOAL := help
+.PHONY: help setup html test lint linkcheck linkcheck-external serve clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo "  PYTHON=python3.12 make html  chooses the interpreter for a new .venv"
+
+setup: $(VENV)/.installed
+
+# Each step that can fail on a fresh machine says in one line what to do about it.
+$(VENV)/.installed: requirements.txt pyproject.toml
+	@command -v $(PYTHON) >/dev/null || \
+	    { echo "make: no '$(PYTHON)' here; install Python 3.11 or newer, or name one: make PYTHON=/path/to/python3"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "make: $$($(PYTHON) --version) is too old; install Python 3.11 or newer, or name one: make PYTHON=python3.11"; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
+	    { echo "make: $(PYTHON) has no venv module; on Debian or Ubuntu: apt-get install python3-venv"; exit 1; }
+	@echo "Installing into $(VENV) (a few minutes the first time) ..."
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -r requirements.txt -e '.[dev]' >$(VENV)/install.log 2>&1 || \
+	    { grep -m1 '^ERROR' $(VENV)/install.log; \
+	      echo "make: packages could not be installed; check the network or the package index, then run make again (log: $(VENV)/install.log)"; exit 1; }
+	@touch $@
+
+html: setup  ## run the demos on real ranks and build the site
+	@$(BIN)/python -m sphinx -b html $(SPHINXOPTS) -d _build/doctrees . $(SITE)
+	@echo "Open $(CURDIR)/$(SITE)/index.html"
+
+test: setup  ## run the tests
+	@$(BIN)/python -m pytest
+
+lint: setup  ## style, types, spelling and RST
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/codespell
+	@$(BIN)/sphinx-lint intermediate_source *.rst
+
+linkcheck: html  ## links, anchors and pictures of the built site, offline
+	@$(BIN)/lychee --offline --include-fragments --root-dir $(CURDIR)/$(SITE) --no-progress \
+	    --exclude-path '_static/' $(SITE)
+
+linkcheck-external: html  ## the links to other hosts, for those with a network
+	@$(BIN)/lychee --include-fragments --root-dir $(CURDIR)/$(SITE) --no-progress \
+	    --exclude-path '_static/' $(SITE)
+
+linklist: html  ## list the links to other hosts
+	@$(BIN)/lychee --dump $(SITE) | grep '^http' | sort -u
+
+serve: html  ## build, then serve the site on PORT (8000)
+	@$(BIN)/python -m http.server --bind 127.0.0.1 --directory $(SITE) $(PORT)
+
+clean:  ## remove everything the build made, but not .venv
+	@rm -rf _build intermediate
