@@ -1,0 +1,12 @@
+"""The Sphinx extension of this site: what `conf.py` needs and no published extension offers."""
+
+from sphinx.application import Sphinx
+
+from site_build import cards, pages
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Register everything with Sphinx."""
+    cards.setup(app)
+    pages.setup(app)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

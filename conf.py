@@ -1,0 +1,102 @@
+"""How the site is built: `make html`, or `sphinx-build -b html -W -n . _build/html`."""
+
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parent
+sys.path.insert(0, str(ROOT / "src"))
+
+# -- The project ------------------------------------------------------------------------------
+
+project = "fr-analysis"
+project_copyright = "2026, fr-analysis contributors"
+# One place for the version: the package's own metadata.
+version = release = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+
+# -- Extensions -------------------------------------------------------------------------------
+
+extensions = [
+    # Named here although `html_theme` would load it: it registers a `customcarditem` of its own,
+    # and whoever registers last wins. Ours must come after.
+    "pytorch_sphinx_theme2",
+    "sphinx_copybutton",
+    "sphinx_design",
+    "sphinx_gallery.gen_gallery",
+    "site_build",
+]
+
+# -- Sources ----------------------------------------------------------------------------------
+
+# Only the pages: sphinx-gallery publishes `intermediate_source` as `intermediate`.
+exclude_patterns = [
+    ".*",
+    "_build",
+    "benchmarks",
+    "intermediate_source",
+    "src",
+    "tests",
+]
+html_copy_source = False
+
+# Copying a command must give what one types: no prompt, no output, no line number.
+copybutton_exclude = ".linenos, .gp, .go"
+
+sphinx_gallery_conf = {
+    "examples_dirs": ["intermediate_source"],
+    "gallery_dirs": ["intermediate"],
+    # Pages that are not Python files go along as they are; an `index.rst` of our own stands in
+    # for the generated one, in this folder and in each below it.
+    "copyfile_regex": r".*\.rst$",
+    # The demo is a program for torchrun; the tutorial includes it, it is no page by itself.
+    "ignore_pattern": r"(__init__|verify_flight_recorder)\.py$",
+    "filename_pattern": r"\.py$",
+    # Examples draw with what they import themselves; matplotlib is no requirement of the site.
+    "image_scrapers": (),
+    "reset_modules": (),
+    # A bare expression's repr may show paths of the machine that built the page.
+    "capture_repr": ("_repr_html_",),
+    "abort_on_example_error": True,
+    "download_all_examples": False,
+    "show_signature": False,
+    # These pages would load scripts from other hosts.
+    "write_computation_times": False,
+}
+
+# -- The look ---------------------------------------------------------------------------------
+
+# The theme is used for its style sheet only. Its documentation also adds its templates folder to
+# `templates_path`; those templates load trackers, fonts and scripts from other hosts on every
+# page, and cannot be told not to. Without them the pages are self-contained.
+html_theme = "pytorch_sphinx_theme2"
+html_title = "Debugging distributed hangs"
+html_favicon = "_static/favicon.svg"
+html_static_path = ["_static"]
+html_css_files = ["css/site.css"]
+html_js_files = [("js/card-filter.js", {"defer": "defer"})]
+html_show_sphinx = False
+html_show_sourcelink = False
+# The site is shallow: the bar at the top and the page's own contents at the right are enough.
+html_sidebars = {"**": []}
+html_theme_options = {
+    "logo": {
+        "image_light": "_static/logo.svg",
+        "image_dark": "_static/logo.svg",
+        "text": "Distributed hangs",
+    },
+    "navbar_start": ["navbar-logo"],
+    "navbar_center": ["navbar-nav"],
+    "navbar_end": ["theme-switcher"],
+    "navbar_persistent": ["search-button"],
+    "article_header_start": ["breadcrumbs"],
+    "secondary_sidebar_items": ["page-toc"],
+    "show_toc_level": 2,
+    "footer_start": ["copyright"],
+    "footer_end": [],
+    # Each of these has a default that only the theme's templates fill.
+    "article_header_end": [],
+    "article_footer_items": [],
+    "primary_sidebar_end": [],
+    "use_edit_page_button": False,
+    "llm_disabled": "true",
+}
