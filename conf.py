@@ -73,11 +73,13 @@ html_title = "Debugging distributed hangs"
 html_favicon = "_static/favicon.svg"
 html_static_path = ["_static"]
 html_css_files = ["css/site.css"]
-html_js_files = [("js/card-filter.js", {"defer": "defer"})]
+html_js_files = ["js/mend.js", ("js/card-filter.js", {"defer": "defer"})]
 html_show_sphinx = False
 html_show_sourcelink = False
 # The site is shallow: the bar at the top and the page's own contents at the right are enough.
 html_sidebars = {"**": []}
+# Light or dark as the reader's system has it, until the reader chooses.
+html_context = {"default_mode": "auto"}
 html_theme_options = {
     "logo": {
         "image_light": "_static/logo.svg",
@@ -91,6 +93,7 @@ html_theme_options = {
     "article_header_start": ["breadcrumbs"],
     "secondary_sidebar_items": ["page-toc"],
     "show_toc_level": 2,
+    "show_prev_next": False,
     "footer_start": ["copyright"],
     "footer_end": [],
     # Each of these has a default that only the theme's templates fill.

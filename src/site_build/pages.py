@@ -1,10 +1,12 @@
 """Keeps an edited site equal to a fresh build of the same sources.
 
 Neither Sphinx nor sphinx-gallery removes a page whose source is gone, nor looks again at the pages
-that link to it; and a build that failed on a warning passes when it is simply repeated, as the
-page that caused the warning is not read again.
+that link to it. A style sheet or script that was edited is not copied unless a page was edited too.
+And a build that failed on a warning passes when it is simply repeated, as the page that caused the
+warning is not read again.
 """
 
+import filecmp
 from pathlib import Path
 
 from sphinx.application import ENV_PICKLE_FILENAME, Sphinx
@@ -16,9 +18,10 @@ logger = logging.getLogger(__name__)
 
 
 def setup(app: Sphinx) -> None:
-    """Register the three steps."""
+    """Register the steps."""
     app.connect("builder-inited", remove_orphans)
     app.connect("env-get-outdated", unpublish)
+    app.connect("env-get-outdated", restyle)
     app.connect("build-finished", forget_failed_build)
 
 
@@ -45,6 +48,19 @@ def unpublish(
         for docname in removed:
             Path(app.builder.get_outfilename(docname)).unlink(missing_ok=True)
     return set(env.found_docs) if removed else set()
+
+
+def restyle(
+    app: Sphinx, env: BuildEnvironment, added: set[str], changed: set[str], removed: set[str]
+) -> set[str]:
+    """Have every page written again, with new checksums, if a file that they load was edited."""
+    built = Path(app.outdir, "_static")
+    for folder in (Path(app.confdir, name) for name in app.config.html_static_path):
+        for file in folder.rglob("*"):
+            copy = built / file.relative_to(folder)
+            if file.is_file() and not (copy.exists() and filecmp.cmp(file, copy, shallow=False)):
+                return set(env.found_docs)
+    return set()
 
 
 def forget_failed_build(app: Sphinx, exception: Exception | None) -> None:
