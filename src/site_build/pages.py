@@ -55,7 +55,11 @@ def restyle(
 ) -> set[str]:
     """Have every page written again, with new checksums, if a file that they load was edited."""
     built = Path(app.outdir, "_static")
-    for folder in (Path(app.confdir, name) for name in app.config.html_static_path):
+    for name in app.config.html_static_path:
+        # Extensions add folders of their own, by absolute path: nobody edits those.
+        if Path(name).is_absolute():
+            continue
+        folder = Path(app.confdir, name)
         for file in folder.rglob("*"):
             copy = built / file.relative_to(folder)
             if file.is_file() and not (copy.exists() and filecmp.cmp(file, copy, shallow=False)):
