@@ -1,0 +1,7 @@
+"""``python -m fr_analysis``."""
+
+import sys
+
+from fr_analysis.cli import main
+
+sys.exit(main())

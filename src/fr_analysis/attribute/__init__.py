@@ -1,0 +1,342 @@
+"""``attribute``: from ``Progress`` to ``Diagnosis``. Only this package decides blame.
+
+Every rank's wait (``waits``) and every disagreement (``disagreements``) become one graph
+of who waits for whom. Its ends are the causes: ranks that others wait for and that wait
+for nobody, odd sides of a disagreement, cycles, and operations that everyone has joined
+and that do not move. Everyone who waits, directly or through others, is a victim.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from fr_analysis.attribute.disagreements import (
+    Disagreement,
+    find_disagreements,
+    find_membership_disputes,
+    split_sides,
+)
+from fr_analysis.attribute.evidence import Describer
+from fr_analysis.attribute.waits import Wait, WaitFinder, cycles, reachable
+from fr_analysis.diagnosis import (
+    AttributionState,
+    Condition,
+    Diagnosis,
+    Edge,
+    Fault,
+    FaultKind,
+    StuckGroup,
+    Suspect,
+    Verdict,
+)
+from fr_analysis.match import Progress
+
+__all__ = ["attribute"]
+
+_RESTART_HELPS = frozenset({FaultKind.RANK_MISSING, FaultKind.NO_PROGRESS, FaultKind.STRAGGLER})
+
+
+class _Attribution:
+    """One attribution in progress; ``attribute`` runs it."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.progress = progress
+        self.trace = progress.trace
+        self.describe = Describer(progress)
+        self.waits = WaitFinder(progress).find()
+        self.disagreements = find_disagreements(progress)
+        self.disputes = find_membership_disputes(progress)
+        self.edges = self._edges()
+        self.conditions: dict[int, Condition] = {}
+        self.faults: list[Fault] = []
+        self.stuck: list[StuckGroup] = []
+        self.notes: list[str] = []
+
+    def _disagreement_of(self, wait: Wait) -> Disagreement | None:
+        """The disagreement in whose shadow a rank waits."""
+        dispute = self.disputes.get(wait.group)
+        if dispute is not None:
+            return dispute
+        found = self.disagreements.get(wait.group)
+        if found is None or wait.number is None or found.number is None:
+            return None
+        return found if wait.number >= found.number else None
+
+    def _edges(self) -> dict[int, tuple[int, ...]]:
+        edges = {}
+        for rank, wait in self.waits.items():
+            disagreement = self._disagreement_of(wait)
+            if disagreement is None:
+                edges[rank] = wait.targets
+            elif rank not in disagreement.odd:
+                edges[rank] = disagreement.odd
+            else:
+                edges[rank] = ()
+        return edges
+
+    # -- causes ---------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Find every cause."""
+        for disagreement in (*self.disagreements.values(), *self.disputes.values()):
+            if disagreement.group not in self.disputes or disagreement.number is None:
+                self._add_disagreement(disagreement)
+        self._add_missing()
+        self._add_cycles()
+        self._add_stuck_devices()
+
+    def _victims(self, causes: Iterable[int]) -> tuple[int, ...]:
+        """Ranks that wait for one of the causes, directly or through others."""
+        wanted = set(causes)
+        return tuple(
+            rank
+            for rank in sorted(self.edges)
+            if rank not in wanted and reachable(rank, self.edges) & wanted
+        )
+
+    def _blame(self, ranks: Iterable[int], condition: Condition) -> None:
+        for rank in ranks:
+            self.conditions.setdefault(rank, condition)
+
+    def _add_disagreement(self, found: Disagreement) -> None:
+        involved = {rank for side in found.sides for rank in side}
+        direct = {
+            rank for rank, wait in self.waits.items() if self._disagreement_of(wait) == found
+        }
+        if found.odd:
+            victims = set(self._victims(found.odd)) | (direct - set(found.odd))
+        else:
+            victims = {r for r in self.edges if reachable(r, self.edges) & direct} - involved
+        self._blame(found.odd, Condition.DISAGREES)
+        self.faults.append(self.describe.disagreement(found, tuple(sorted(victims))))
+        self._add_front(found.group, found.number, tuple(sorted(direct)), found.odd)
+
+    def _add_front(
+        self, group: int, number: int | None, waiting: tuple[int, ...], missing: tuple[int, ...]
+    ) -> None:
+        self.stuck.append(self.describe.stuck_group(group, number, waiting, missing))
+
+    def _add_missing(self) -> None:
+        """Ranks that others wait for and that wait for nobody themselves."""
+        waited_by: dict[int, list[Wait]] = defaultdict(list)
+        for rank, wait in self.waits.items():
+            if self._disagreement_of(wait) is None:
+                for target in self.edges[rank]:
+                    waited_by[target].append(wait)
+        places: dict[tuple[int, int | None, bool], set[int]] = defaultdict(set)
+        for rank, waiting in waited_by.items():
+            own = self.waits.get(rank)
+            stuck_device = own is not None and not self.edges[rank] and own.finished
+            odd = own is not None and self._disagreement_of(own) is not None
+            if (own is not None and not stuck_device) or odd:
+                continue
+            # Of the operations that lack this rank, the one entered first was lacking first.
+            first = min(waiting, key=lambda wait: (self.describe.entered_ns(wait), wait.group))
+            places[first.group, first.number, first.number is None].add(rank)
+        for (group, number, is_p2p), ranks in places.items():
+            self._add_absence(group, number, is_p2p, tuple(sorted(ranks)))
+
+    def _add_absence(
+        self, group: int, number: int | None, is_p2p: bool, missing: tuple[int, ...]
+    ) -> None:
+        waiting = tuple(
+            rank
+            for rank, wait in sorted(self.waits.items())
+            if wait.group == group
+            and (number is None or (wait.number is not None and wait.number >= number))
+            and set(self.edges[rank]) & set(missing)
+        )
+        ahead = self._ran_ahead(group, number, waiting, missing)
+        suspects = ahead or missing
+        unsure = ahead == () and self._could_be_ahead(group, number, waiting, missing)
+        if ahead:
+            self._blame(ahead, Condition.AHEAD)
+        elif not unsure:
+            for rank in missing:
+                self._blame([rank], self._condition_of_missing(rank))
+        victims = tuple(r for r in self._victims(missing) if r not in suspects)
+        self.faults.append(
+            self.describe.absence(
+                group,
+                number,
+                kind=FaultKind.P2P_UNMATCHED if is_p2p else FaultKind.RANK_MISSING,
+                missing=missing,
+                waiting=waiting,
+                suspects=() if unsure else suspects,
+                victims=victims,
+                ahead=bool(ahead),
+                conditions={rank: self._condition_of_missing(rank) for rank in missing},
+            )
+        )
+        self._add_front(group, number, waiting, missing)
+
+    def _condition_of_missing(self, rank: int) -> Condition:
+        own = self.waits.get(rank)
+        if own is not None and own.finished:
+            return Condition.DEVICE
+        if rank in self.trace.dumps:
+            return Condition.ALIVE
+        if any(unread.rank == rank for unread in self.trace.unread):
+            return Condition.UNREADABLE
+        stacks = self.trace.stacks.get(rank)
+        return Condition.ALIVE if stacks and stacks.threads else Condition.SILENT
+
+    def _could_be_ahead(
+        self, group: int, number: int | None, waiting: tuple[int, ...], missing: tuple[int, ...]
+    ) -> bool:
+        """Fewer wait than are missing, and every missing rank is alive and idle."""
+        return (
+            number is not None
+            and len(waiting) < len(missing)
+            and all(self._condition_of_missing(rank) == Condition.ALIVE for rank in missing)
+        )
+
+    def _ran_ahead(
+        self, group: int, number: int | None, waiting: tuple[int, ...], missing: tuple[int, ...]
+    ) -> tuple[int, ...]:
+        """A single rank in a collective that none of several idle peers has called.
+
+        It called one too many: its peers are past it or elsewhere, not behind.
+        """
+        if len(waiting) == 1 and self._could_be_ahead(group, number, waiting, missing):
+            return waiting
+        return ()
+
+    def _add_cycles(self) -> None:
+        """Ranks that wait for each other."""
+        for members in cycles(self.edges):
+            inside = [self.waits[rank] for rank in members]
+            groups = {wait.group for wait in inside}
+            p2p = all(wait.number is None for wait in inside)
+            kind = FaultKind.P2P_CYCLE if p2p else FaultKind.ORDER_DEADLOCK
+            suspects = members
+            same = all(
+                set(self.progress.groups.groups[group].members) >= set(members) for group in groups
+            )
+            if same and not p2p:
+                odd, _ = split_sides({wait.rank: wait.group for wait in inside})
+                suspects = odd or members
+            self._blame(
+                suspects, Condition.WAITING if suspects == members else Condition.DISAGREES
+            )
+            victims = {r for r in self.edges if reachable(r, self.edges) & set(members)}
+            victims = (victims | set(members)) - set(suspects)
+            self.faults.append(
+                self.describe.cycle(kind, inside, suspects, tuple(sorted(victims)))
+            )
+            for group in sorted(groups):
+                here = [wait for wait in inside if wait.group == group]
+                waiting = tuple(wait.rank for wait in here)
+                targets = {t for wait in here for t in wait.targets}
+                number = min((w.number for w in here if w.number is not None), default=None)
+                self._add_front(group, number, waiting, tuple(sorted(targets & set(members))))
+
+    def _add_stuck_devices(self) -> None:
+        """Operations that all members joined and that nothing holds up."""
+        places: dict[tuple[int, int | None], list[Wait]] = defaultdict(list)
+        for rank, wait in self.waits.items():
+            idle = not self.edges[rank] and self._disagreement_of(wait) is None
+            if idle and rank not in self.conditions:
+                places[wait.group, wait.number].append(wait)
+        for (group, number), waits in sorted(
+            places.items(), key=lambda item: min(map(self.describe.entered_ns, item[1]))
+        ):
+            behind = tuple(w.rank for w in waits if w.finished or w.not_begun)
+            suspects = behind if len(behind) < len(waits) or waits[0].finished else ()
+            self._blame(suspects, Condition.DEVICE)
+            stuck = tuple(wait.rank for wait in waits)
+            victims = tuple(
+                r
+                for r in sorted(self.edges)
+                if r not in suspects and (r in stuck or reachable(r, self.edges) & set(stuck))
+            )
+            self.faults.append(
+                self.describe.no_progress(group, number, waits, suspects, victims)
+            )
+            self._add_front(group, number, stuck, suspects)
+
+    # -- the answer -----------------------------------------------------------------
+
+    def diagnosis(self) -> Diagnosis:
+        """The causes as one answer."""
+        order = {id(fault): at for at, fault in enumerate(self.faults)}
+        faults = sorted(
+            self.faults,
+            key=lambda f: (not f.suspects, f.first_seen_ns or 0, order[id(f)]),
+        )
+        suspects = tuple(dict.fromkeys(rank for fault in faults for rank in fault.suspects))
+        victims = sorted({r for fault in faults for r in fault.victims} - set(suspects))
+        world = self.progress.groups.world
+        missing = tuple(rank for rank in world if rank not in self.trace.dumps)
+        self.notes.extend(self.describe.notes(faults, missing, self.waits))
+        established = [fault for fault in faults if fault.suspects or fault.kind in _NAMELESS]
+        if established:
+            verdict = Verdict.FAULT
+        elif faults or missing or self.trace.unread or not self._anything_recorded():
+            verdict = Verdict.UNDETERMINED
+        else:
+            verdict = Verdict.HEALTHY
+        return Diagnosis(
+            verdict=verdict,
+            suspects=suspects,
+            victims=tuple(victims),
+            wavefront=tuple(self.stuck),
+            attribution_state=self._state(verdict, faults),
+            faults=tuple(faults),
+            details=tuple(self._detail(rank) for rank in suspects),
+            unread=self.trace.unread,
+            notes=tuple(self.notes),
+            ranks=tuple(self.trace.dumps),
+            missing_dumps=missing,
+            waits=tuple(
+                Edge(rank, target, self.progress.groups.groups[self.waits[rank].group].name.name)
+                for rank, targets in sorted(self.edges.items())
+                for target in targets
+            ),
+        )
+
+    def _anything_recorded(self) -> bool:
+        return any(len(dump.operations) for dump in self.trace.dumps.values())
+
+    def _state(self, verdict: Verdict, faults: list[Fault]) -> AttributionState:
+        if verdict is Verdict.HEALTHY:
+            return AttributionState.CONTINUE
+        helps = all(
+            fault.kind in _RESTART_HELPS
+            and fault.suspects
+            and not any(self.conditions.get(r) is Condition.AHEAD for r in fault.suspects)
+            for fault in faults
+        )
+        return AttributionState.CONTINUE if faults and helps else AttributionState.STOP
+
+    def _detail(self, rank: int) -> Suspect:
+        return self.describe.suspect(rank, self.conditions[rank])
+
+
+_NAMELESS = frozenset(
+    {
+        FaultKind.OPERATION_MISMATCH,
+        FaultKind.SIZE_MISMATCH,
+        FaultKind.DTYPE_MISMATCH,
+        FaultKind.SPLIT_MISMATCH,
+        FaultKind.MEMBERSHIP_MISMATCH,
+        FaultKind.NO_PROGRESS,
+    }
+)
+"""Faults that are established even where they name nobody."""
+
+
+def attribute(progress: Progress) -> Diagnosis:
+    """Decide who is to blame.
+
+    Args:
+        progress: the matched trace.
+
+    Returns:
+        The diagnosis. Where the evidence does not decide, its verdict is ``undetermined``
+        and its notes say what is missing.
+    """
+    attribution = _Attribution(progress)
+    attribution.run()
+    return attribution.diagnosis()

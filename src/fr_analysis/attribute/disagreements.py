@@ -1,0 +1,190 @@
+"""Disagreements inside one collective: operation, size, dtype, splits; and membership.
+
+The odd side is at fault where a clear majority stands against it. Where there is none,
+both sides are shown and nobody is blamed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+
+from fr_analysis.diagnosis import FaultKind
+from fr_analysis.match.progress import Join, Progress
+from fr_analysis.match.semantics import Agreement, agreement, elements
+
+
+@dataclass(frozen=True, slots=True)
+class Disagreement:
+    """Members that called one collective of a group differently.
+
+    Attributes:
+        group, number: which; number is None where the group itself is disputed.
+        odd: ranks on the odd side; empty where no side has a clear majority.
+        sides: each side's ranks, the largest first.
+    """
+
+    kind: FaultKind
+    group: int
+    number: int | None
+    odd: tuple[int, ...]
+    sides: tuple[tuple[int, ...], ...]
+
+
+def split_sides(value_of: Mapping[int, Hashable]) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
+    """Who stands against the majority.
+
+    Args:
+        value_of: rank to what it holds.
+
+    Returns:
+        The odd ranks, empty where no value is held by more than half, and all sides,
+        the largest first.
+    """
+    holders: dict[Hashable, list[int]] = defaultdict(list)
+    for rank, value in sorted(value_of.items()):
+        holders[value].append(rank)
+    sides = sorted((tuple(ranks) for ranks in holders.values()), key=lambda s: (-len(s), s))
+    odd: tuple[int, ...] = ()
+    if len(sides) > 1 and 2 * len(sides[0]) > len(value_of):
+        odd = tuple(sorted(rank for side in sides[1:] for rank in side))
+    return odd, sides
+
+
+def _by_rank(joins: list[Join]) -> dict[int, tuple[Agreement, ...]]:
+    """What each rank joined with; a coalesced call joins with several operations at once."""
+    table: dict[int, tuple[Agreement, ...]] = {}
+    for join in joins:
+        table[join.rank] = (*table.get(join.rank, ()), agreement(join.signature))
+    return table
+
+
+def _compare(joins: list[Join]) -> tuple[FaultKind, dict[int, Hashable]] | None:
+    """The first way in which the joins of one collective differ, and who holds what."""
+    table = _by_rank(joins)
+    views = (
+        (FaultKind.OPERATION_MISMATCH, lambda a: a.operation),
+        (FaultKind.SIZE_MISMATCH, lambda a: a.elements),
+        (FaultKind.DTYPE_MISMATCH, lambda a: a.dtypes),
+    )
+    for kind, view in views:
+        held = {rank: tuple(view(a) for a in agreements) for rank, agreements in table.items()}
+        known = {rank: value for rank, value in held.items() if None not in value}
+        if len(set(known.values())) > 1:
+            return kind, dict(known)
+    return None
+
+
+def _split_sizes(joins: list[Join]) -> dict[int, Hashable] | None:
+    """All-to-all whose sent and received elements do not add up, by what each rank holds."""
+    held: dict[int, tuple[int, int]] = {}
+    for join in joins:
+        sent, received = elements(join.signature.input_sizes), elements(join.signature.output_sizes)
+        if sent is None or received is None:
+            return None
+        held[join.rank] = (sent, received)
+    if sum(sent for sent, _ in held.values()) == sum(received for _, received in held.values()):
+        return None
+    return dict(held)
+
+
+def _split_disagreement(progress: Progress, group: int, joins: list[Join]) -> Disagreement | None:
+    """The ranks whose splits do not fit their peers', for an all-to-all that all have joined."""
+    members = progress.groups.groups[group].members
+    ranks = [join.rank for join in joins]
+    if tuple(ranks) != members:
+        return None
+    with_splits = {
+        join.rank: (join.signature.input_splits, join.signature.output_splits) for join in joins
+    }
+    size = len(members)
+    if all(i and o and len(i) == size and len(o) == size for i, o in with_splits.values()):
+        wrong: Counter[int] = Counter()
+        for at, sender in enumerate(members):
+            for to, receiver in enumerate(members):
+                sent, expected = with_splits[sender][0], with_splits[receiver][1]
+                if sent and expected and sent[to] != expected[at]:
+                    wrong.update({sender, receiver})
+        if not wrong:
+            return None
+        most = max(wrong.values())
+        odd = tuple(sorted(rank for rank, count in wrong.items() if count == most))
+        rest = tuple(rank for rank in members if rank not in odd)
+        if 2 * len(odd) >= size:
+            odd = ()
+        sides = (rest, odd) if odd else (members,)
+        number = _number_of(progress, group, joins)
+        return Disagreement(FaultKind.SPLIT_MISMATCH, group, number, odd, sides)
+    held = _split_sizes(joins)
+    if held is None:
+        return None
+    odd, sides_list = split_sides(held)
+    number = _number_of(progress, group, joins)
+    return Disagreement(FaultKind.SPLIT_MISMATCH, group, number, odd, tuple(sides_list))
+
+
+def _number_of(progress: Progress, group: int, joins: list[Join]) -> int:
+    first = joins[0]
+    at = (progress.group == group) & (progress.rank == first.rank) & (progress.row == first.row)
+    return int(progress.number[at][0])
+
+
+def _all_to_alls(progress: Progress) -> list[tuple[int, int]]:
+    """Group and number of every all-to-all, in order."""
+    trace = progress.trace
+    found = set()
+    for rank, dump in trace.dumps.items():
+        wanted = {
+            at
+            for at, s in enumerate(dump.signatures)
+            if agreement(s).operation == "all_to_all"
+        }
+        if not wanted:
+            continue
+        mine = progress.rank == rank
+        for group, number, row in zip(
+            progress.group[mine].tolist(),
+            progress.number[mine].tolist(),
+            progress.row[mine].tolist(),
+            strict=True,
+        ):
+            if int(dump.operations.signature[row]) in wanted:
+                found.add((group, number))
+    return sorted(found)
+
+
+def find_disagreements(progress: Progress) -> dict[int, Disagreement]:
+    """The first disagreement of every group that has one, by group index.
+
+    Only the first: once members differ, all that follows in the group is shifted.
+    """
+    first: dict[int, Disagreement] = {}
+    for group, number in progress.disagreements():
+        if group in first:
+            continue
+        compared = _compare(progress.joins(group, number))
+        if compared is not None:
+            kind, held = compared
+            odd, sides = split_sides(held)
+            first[group] = Disagreement(kind, group, number, odd, tuple(sides))
+    for group, number in _all_to_alls(progress):
+        known = first.get(group)
+        if known is not None and (known.number is None or known.number <= number):
+            continue
+        found = _split_disagreement(progress, group, progress.joins(group, number))
+        if found is not None:
+            first[group] = found
+    return first
+
+
+def find_membership_disputes(progress: Progress) -> dict[int, Disagreement]:
+    """Groups that ranks hold different versions of, by group index."""
+    disputes = {}
+    for group in progress.groups.groups:
+        if group.versions:
+            odd, sides = split_sides({r: text for text, ranks in group.versions for r in ranks})
+            disputes[group.index] = Disagreement(
+                FaultKind.MEMBERSHIP_MISMATCH, group.index, None, odd, tuple(sides)
+            )
+    return disputes

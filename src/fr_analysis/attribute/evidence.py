@@ -1,0 +1,378 @@
+"""Puts findings into words and data: who joined with what, from which line, and when."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from fr_analysis.attribute.disagreements import Disagreement
+from fr_analysis.attribute.waits import Wait
+from fr_analysis.diagnosis import Call, Condition, Fault, FaultKind, StuckGroup, Suspect
+from fr_analysis.match.progress import Join, Progress
+from fr_analysis.match.semantics import is_batch_end, operation_name
+from fr_analysis.trace import UNKNOWN, Completion, Frame, RankStacks, ThreadStack
+
+_TORCH = re.compile(
+    r"[/\\](?:site|dist)-packages[/\\](?:torch|torchcomms|functorch)[/\\]"
+    r"|[/\\]torch[/\\](?:distributed|nn|utils|autograd|cuda|optim|_[a-z]+)[/\\]"
+)
+_STANDARD_LIBRARY = re.compile(r"[/\\]lib[/\\]python3\.\d+[/\\](?!site-packages|dist-packages)|^<")
+
+
+def code_line(frames: Sequence[Frame]) -> Frame | None:
+    """The innermost frame outside torch and the standard library.
+
+    Args:
+        frames: innermost first.
+
+    Returns:
+        The frame, or None where there is none.
+    """
+    for frame in frames:
+        if not _TORCH.search(frame.filename) and not _STANDARD_LIBRARY.search(frame.filename):
+            return frame
+    return None
+
+
+def main_thread(stacks: RankStacks) -> ThreadStack | None:
+    """The thread that runs the program: its outermost frame is the module."""
+    with_frames = [thread for thread in stacks.threads if thread.frames]
+    for thread in with_frames:
+        if thread.frames[-1].name == "<module>":
+            return thread
+    return with_frames[-1] if with_frames else None
+
+
+def ranks_text(ranks: Iterable[int]) -> str:
+    """``0-3, 6``: ranks with spans folded."""
+    spans: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    return ", ".join(
+        str(a) if a == b else f"{a}, {b}" if b == a + 1 else f"{a}-{b}" for a, b in spans
+    )
+
+
+def named_ranks(ranks: Sequence[int]) -> str:
+    """``rank 3`` or ``ranks 0-2``."""
+    return f"rank{'s' if len(ranks) != 1 else ''} {ranks_text(ranks)}"
+
+
+def _verb(ranks: Sequence[int], one: str, many: str) -> str:
+    return one if len(ranks) == 1 else many
+
+
+class Describer:
+    """Turns what the attribution found into faults and suspects with evidence."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._trace = progress.trace
+
+    # -- looking things up ----------------------------------------------------------
+
+    def entered_ns(self, wait: Wait) -> int:
+        """When the rank entered what it waits in; very late where the dump does not say."""
+        at = int(self._trace.dumps[wait.rank].operations.created_ns[wait.row])
+        return at if at != UNKNOWN else np.iinfo(np.int64).max
+
+    def _call_of(self, rank: int, row: int, ranks: tuple[int, ...]) -> Call:
+        dump = self._trace.dumps[rank]
+        signature = dump.signatures[dump.operations.signature[row]]
+        stack = int(dump.operations.stack[row])
+        return Call(
+            operation=operation_name(signature.operation),
+            input_sizes=signature.input_sizes,
+            output_sizes=signature.output_sizes,
+            dtypes=signature.input_dtypes or signature.output_dtypes,
+            ranks=ranks,
+            code=code_line(dump.stacks[stack]) if stack != UNKNOWN else None,
+        )
+
+    def _calls(self, joins: Sequence[Join]) -> tuple[Call, ...]:
+        """Joins with ranks that called alike put together, the largest side first."""
+        alike: dict[object, list[Join]] = defaultdict(list)
+        for join in joins:
+            s = join.signature
+            key = (operation_name(s.operation), s.input_sizes, s.output_sizes, s.input_dtypes)
+            alike[key].append(join)
+        sides = sorted(alike.values(), key=lambda side: (-len(side), side[0].rank))
+        return tuple(
+            self._call_of(side[0].rank, side[0].row, tuple(dict.fromkeys(j.rank for j in side)))
+            for side in sides
+        )
+
+    def _recorded(self, joins: Sequence[Join]) -> int | None:
+        """The number that the ranks recorded, where all recorded the same."""
+        numbers = {join.recorded_number for join in joins}
+        return numbers.pop() if len(numbers) == 1 and UNKNOWN not in numbers else None
+
+    def _first_seen(self, created: Iterable[int]) -> int | None:
+        return min((at for at in created if at != UNKNOWN), default=None)
+
+    def _joins(self, group: int, number: int | None, waiting: Sequence[int]) -> list[Join]:
+        if number is not None:
+            return self._progress.joins(group, number)
+        joins = []
+        for rank in waiting:
+            dump = self._trace.dumps[rank]
+            pending = np.flatnonzero(dump.operations.completion == Completion.PENDING)
+            for row in map(int, pending):
+                if self._progress.groups.of_rank[rank][dump.operations.group[row]] == group:
+                    signature = dump.signatures[dump.operations.signature[row]]
+                    if is_batch_end(signature.operation):
+                        continue
+                    joins.append(
+                        Join(
+                            rank,
+                            row,
+                            signature,
+                            Completion.PENDING,
+                            bool(dump.operations.started[row]),
+                            int(dump.operations.created_ns[row]),
+                            int(dump.operations.number[row]),
+                        )
+                    )
+                    break
+        return joins
+
+    def _fault(
+        self,
+        kind: FaultKind,
+        group: int,
+        joins: Sequence[Join],
+        suspects: tuple[int, ...],
+        victims: tuple[int, ...],
+        evidence: list[str],
+    ) -> Fault:
+        process_group = self._progress.groups.groups[group]
+        calls = self._calls(joins)
+        return Fault(
+            kind=kind,
+            group=process_group.name.name,
+            group_description=process_group.name.description,
+            group_members=process_group.members,
+            collective=calls[0].operation if calls else "",
+            collective_seq_id=self._recorded(joins),
+            suspects=suspects,
+            victims=victims,
+            calls=calls,
+            evidence=tuple(evidence),
+            first_seen_ns=self._first_seen(join.created_ns for join in joins),
+        )
+
+    def _place(self, group: int, joins: Sequence[Join]) -> str:
+        """``all_reduce #4 of group main_comm``."""
+        name = self._progress.groups.groups[group].name
+        number = self._recorded(joins)
+        operation = operation_name(joins[0].signature.operation) if joins else "operation"
+        return f"{operation}{f' #{number}' if number is not None else ''} of group {name}"
+
+    # -- faults ---------------------------------------------------------------------
+
+    def disagreement(self, found: Disagreement, victims: tuple[int, ...]) -> Fault:
+        """A fault from a disagreement."""
+        process_group = self._progress.groups.groups[found.group]
+        evidence = []
+        joins: list[Join] = []
+        if found.number is None:
+            for text, ranks in process_group.versions:
+                evidence.append(f"{named_ranks(ranks)}: group {process_group.name.name} is {text}")
+        else:
+            joins = self._progress.joins(found.group, found.number)
+            evidence.append(f"at {self._place(found.group, joins)} the members disagree:")
+            for call in self._calls(joins):
+                at = f" at {call.code}" if call.code else ""
+                evidence.append(
+                    f"{named_ranks(call.ranks)} "
+                    f"{_verb(call.ranks, 'calls', 'call')} {call.describe()}{at}"
+                )
+        if found.odd:
+            majority = len(found.sides[0])
+            evidence.append(
+                f"{named_ranks(found.odd)} {_verb(found.odd, 'stands', 'stand')} "
+                f"against {majority} that agree"
+            )
+        else:
+            evidence.append("no side has a clear majority, so no rank is blamed")
+        return self._fault(found.kind, found.group, joins, found.odd, victims, evidence)
+
+    def absence(
+        self,
+        group: int,
+        number: int | None,
+        *,
+        kind: FaultKind,
+        missing: tuple[int, ...],
+        waiting: tuple[int, ...],
+        suspects: tuple[int, ...],
+        victims: tuple[int, ...],
+        ahead: bool,
+        conditions: dict[int, Condition],
+    ) -> Fault:
+        """A fault from ranks that never joined, or from the one that joined alone."""
+        joins = self._joins(group, number, waiting)
+        place = self._place(group, joins)
+        evidence = [f"{named_ranks(waiting)} {_verb(waiting, 'waits', 'wait')} in {place}"]
+        code = self._calls(joins)[0].code if joins else None
+        if code:
+            evidence[0] += f", called at {code}"
+        if ahead:
+            evidence.append(
+                f"none of the other {len(missing)} members called it and none of them waits: "
+                f"{named_ranks(suspects)} ran ahead or called one collective too many"
+            )
+        elif not suspects:
+            evidence.append(
+                f"{named_ranks(missing)} never joined, but more are missing than wait: either "
+                "they are stuck in host code, or those that wait called one collective too many"
+            )
+        else:
+            for rank in missing:
+                evidence.append(f"rank {rank} never joined: {_WHY[conditions[rank]]}")
+        wait = next((self_wait for self_wait in joins if self_wait.rank in waiting), None)
+        if wait is not None and wait.completion is not Completion.PENDING:
+            told = any(rank in self._trace.dumps for rank in missing)
+            evidence.append(
+                "its entry is marked complete, as torch's Gloo does after a timeout"
+                + (": it cannot be, since a member never joined" if told else "")
+            )
+        return self._fault(kind, group, joins, suspects, victims, evidence)
+
+    def cycle(
+        self,
+        kind: FaultKind,
+        inside: list[Wait],
+        suspects: tuple[int, ...],
+        victims: tuple[int, ...],
+    ) -> Fault:
+        """A fault from ranks that wait for each other."""
+        evidence = []
+        members = {wait.rank for wait in inside}
+        for wait in inside:
+            joins = self._joins(wait.group, wait.number, [wait.rank])
+            awaited = tuple(sorted(set(wait.targets) & members))
+            call = self._call_of(wait.rank, wait.row, (wait.rank,))
+            at = f" at {call.code}" if call.code else ""
+            evidence.append(
+                f"rank {wait.rank} waits in {self._place(wait.group, joins)}{at} "
+                f"for {named_ranks(awaited)}"
+            )
+        first = min(inside, key=self.entered_ns)
+        joins = self._joins(first.group, first.number, [first.rank])
+        return self._fault(kind, first.group, joins, suspects, victims, evidence)
+
+    def no_progress(
+        self,
+        group: int,
+        number: int | None,
+        waits: list[Wait],
+        suspects: tuple[int, ...],
+        victims: tuple[int, ...],
+    ) -> Fault:
+        """A fault from an operation that everyone has joined."""
+        stuck = tuple(wait.rank for wait in waits)
+        joins = self._joins(group, number, stuck)
+        place = self._place(group, joins)
+        evidence = [f"every member joined {place}, and it does not complete"]
+        for wait in waits:
+            if wait.finished:
+                evidence.append(
+                    f"{named_ranks(wait.finished)} finished it, but it is still pending on "
+                    f"rank {wait.rank}: its device or its driver is stuck"
+                )
+            elif wait.not_begun:
+                evidence.append(
+                    f"the device of rank {wait.rank} has not begun it although others' have"
+                )
+        if not suspects:
+            evidence.append(
+                "no rank's program is to blame: look at the network, the hardware, or a kernel "
+                "that runs before it on one of the devices"
+            )
+        return self._fault(FaultKind.NO_PROGRESS, group, joins, suspects, victims, evidence)
+
+    # -- the rest -------------------------------------------------------------------
+
+    def stuck_group(
+        self, group: int, number: int | None, waiting: tuple[int, ...], missing: tuple[int, ...]
+    ) -> StuckGroup:
+        """A group at the front."""
+        process_group = self._progress.groups.groups[group]
+        joins = self._joins(group, number, waiting)
+        return StuckGroup(
+            process_group.name.name,
+            process_group.name.description,
+            operation_name(joins[0].signature.operation) if joins else "",
+            self._recorded(joins),
+            waiting,
+            missing,
+        )
+
+    def suspect(self, rank: int, condition: Condition) -> Suspect:
+        """All that is known of one suspect."""
+        stacks = self._trace.stacks.get(rank)
+        thread = main_thread(stacks) if stacks else None
+        frames = thread.frames if thread else ()
+        dump = self._trace.dumps.get(rank)
+        last_call, last_group, last_number = None, "", None
+        if dump is not None and len(dump.operations):
+            row = len(dump.operations) - 1
+            last_call = self._call_of(rank, row, (rank,))
+            last_group = str(dump.groups[dump.operations.group[row]])
+            number = int(dump.operations.number[row])
+            last_number = number if number != UNKNOWN else None
+        return Suspect(
+            rank=rank,
+            condition=condition,
+            stack=frames,
+            location=code_line(frames),
+            last_call=last_call,
+            last_group=last_group,
+            last_seq_id=last_number,
+        )
+
+    def notes(
+        self, faults: Sequence[Fault], missing: tuple[int, ...], waits: dict[int, Wait]
+    ) -> list[str]:
+        """What limits the answer, and how to get more."""
+        notes = []
+        suspects = {rank for fault in faults for rank in fault.suspects}
+        bystanders = tuple(rank for rank in missing if rank not in suspects)
+        if bystanders:
+            notes.append(
+                f"no usable dump of {named_ranks(bystanders)}: what they did is not known; "
+                "collect their dumps and run again"
+            )
+        if faults and not any(fault.suspects for fault in faults):
+            notes.append(
+                "no rank could be singled out; stacks of all ranks (the debug server's /stacks "
+                "page, or py-spy dump) show where each of them is"
+            )
+        alive = [rank for rank in suspects if rank in self._trace.dumps]
+        if alive and not self._trace.stacks:
+            notes.append(
+                "no stacks snapshot beside the dumps: with one (--stacks FILE) the line where a "
+                "suspect is stuck can be shown"
+            )
+        silent = [rank for rank in sorted(suspects) if rank not in self._trace.dumps]
+        if silent:
+            notes.append(
+                f"{named_ranks(silent)} left no usable dump, so dead, killed and unable to answer "
+                "cannot be told apart here; look at its log and its host"
+            )
+        return notes
+
+
+_WHY = {
+    Condition.ALIVE: "it is alive, but not in any collective",
+    Condition.SILENT: "it left no dump",
+    Condition.UNREADABLE: "its dump could not be read",
+    Condition.DEVICE: "its own device is stuck in an older operation that its peers finished",
+}

@@ -1,0 +1,291 @@
+"""The wait-for graph: what every rank waits in, and for whom.
+
+A rank waits in its oldest outstanding operation. There it waits for
+
+- ``absent``: members that never joined, by their own dumps;
+- ``held_up``: members that joined but have an older outstanding operation in front of it,
+  or whose device has not begun it while others' have;
+- ``unknown``: members of whom nothing was read, if no dump explains the wait;
+- nobody: everyone joined and nothing moves.
+
+Presence comes first. After a timeout torch's Gloo process group marks the operation as
+retired, so such a mark on an operation that some member never joined counts as waiting.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fr_analysis.match.p2p import PendingTransfer, match_transfers
+from fr_analysis.match.progress import Join, Progress
+from fr_analysis.match.semantics import ROOTED, operation_name
+from fr_analysis.trace import Completion
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """What one rank waits in.
+
+    Attributes:
+        rank, row: the rank, and the operation's position in its ``Operations``.
+        group: index of the process group. number: the matched number; None for P2P.
+        absent, held_up, unknown: for whom it waits, see the module.
+        finished: members that completed the operation, which here is still pending.
+        not_begun: its own device has not begun what other members' devices have.
+        marked_complete: the dump marks the operation as complete although it cannot be.
+    """
+
+    rank: int
+    row: int
+    group: int
+    number: int | None
+    absent: tuple[int, ...] = ()
+    held_up: tuple[int, ...] = ()
+    unknown: tuple[int, ...] = ()
+    finished: tuple[int, ...] = ()
+    not_begun: bool = False
+    marked_complete: bool = False
+
+    @property
+    def targets(self) -> tuple[int, ...]:
+        """The ranks it waits for: those that dumps tell, else those without one."""
+        return self.absent or self.held_up or self.unknown
+
+
+class WaitFinder:
+    """Finds every rank's wait; holds what that needs to know of the whole job."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._trace = progress.trace
+        self._numbers: dict[int, dict[int, tuple[int, int]]] = self._numbers_by_row()
+        self._transfers = match_transfers(progress.trace, progress.groups)
+        self._outstanding = {rank: self._outstanding_rows(rank) for rank in self._trace.dumps}
+        self._oldest = {rank: rows[0] for rank, rows in self._outstanding.items() if rows}
+
+    def find(self) -> dict[int, Wait]:
+        """Every waiting rank's wait, by rank."""
+        waits = {}
+        for rank, rows in self._outstanding.items():
+            found = [self._judge(rank, row) for row in rows[:_MOST_ROWS]]
+            if found:
+                # An operation that everyone joined and that nothing holds up is moving or
+                # stuck on the device; a later one that lacks a member tells more.
+                waits[rank] = next((wait for wait in found if wait.targets), found[0])
+        return waits
+
+    def _numbers_by_row(self) -> dict[int, dict[int, tuple[int, int]]]:
+        """Per rank, row to (group, matched number), of all collectives that may be waited in."""
+        table: dict[int, dict[int, tuple[int, int]]] = {rank: {} for rank in self._trace.dumps}
+        progress = self._progress
+        slowest = np.array(
+            [
+                min((a.last_joined for a in advances.values() if a.exact), default=_ENDLESS)
+                for advances in progress.advances
+            ],
+            dtype=np.int64,
+        )
+        if not len(progress.group):
+            return table
+        beyond = progress.number > slowest[progress.group]
+        completion = np.empty(len(progress.group), dtype=np.int8)
+        for rank, dump in self._trace.dumps.items():
+            mine = progress.rank == rank
+            completion[mine] = dump.operations.completion[progress.row[mine]]
+        last_of = {
+            (index, rank): advance.last_joined
+            for index, advances in enumerate(progress.advances)
+            for rank, advance in advances.items()
+        }
+        wanted = (completion == Completion.PENDING) | (beyond & (completion != Completion.COMPLETED))
+        incomplete = {
+            group.index
+            for group in progress.groups.groups
+            if any(member not in progress.advances[group.index] for member in group.members)
+        }
+        if incomplete:
+            # Where a member left no dump, the newest operation may be the one it never joined.
+            newest = np.array(
+                [
+                    number == last_of.get((group, rank))
+                    for group, number, rank in zip(
+                        progress.group.tolist(),
+                        progress.number.tolist(),
+                        progress.rank.tolist(),
+                        strict=True,
+                    )
+                ],
+                dtype=np.bool_,
+            )
+            weak = (completion == Completion.RETIRED) | (completion == Completion.UNKNOWN)
+            wanted |= newest & weak & np.isin(progress.group, list(incomplete))
+        for at in np.flatnonzero(wanted):
+            place = int(progress.group[at]), int(progress.number[at])
+            table[int(progress.rank[at])][int(progress.row[at])] = place
+        return table
+
+    def _outstanding_rows(self, rank: int) -> list[int]:
+        """Rows of operations that are not complete, oldest first."""
+        dump = self._trace.dumps[rank]
+        rows = []
+        for row, (group, number) in self._numbers[rank].items():
+            completion = dump.operations.completion[row]
+            if completion == Completion.PENDING:
+                rows.append(row)
+                continue
+            name = operation_name(dump.signatures[dump.operations.signature[row]].operation)
+            absent, unknown = self._absent(group, number)
+            # A root may rightly be done before the others join; nobody else may.
+            if name not in ROOTED and (absent or (unknown and completion != Completion.TIMED)):
+                rows.append(row)
+        rows.extend(row for holder, row in self._transfers if holder == rank)
+        return sorted(rows)
+
+    def _absent(self, group: int, number: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Members that never joined a collective, and members of whom nothing is known."""
+        advances = self._progress.advances[group]
+        absent, unknown = [], []
+        for member in self._progress.groups.groups[group].members:
+            advance = advances.get(member)
+            if advance is None:
+                unknown.append(member)
+            elif advance.last_joined < number:
+                absent.append(member)
+        return tuple(absent), tuple(unknown)
+
+    def _judge(self, rank: int, row: int) -> Wait:
+        transfer = self._transfers.get((rank, row))
+        if transfer is not None:
+            return self._judge_transfer(transfer)
+        group, number = self._numbers[rank][row]
+        completion = self._trace.dumps[rank].operations.completion[row]
+        absent, unknown = self._absent(group, number)
+        if absent or completion != Completion.PENDING:
+            return Wait(
+                rank,
+                row,
+                group,
+                number,
+                absent=absent,
+                unknown=unknown,
+                marked_complete=bool(completion != Completion.PENDING),
+            )
+        joins = {join.rank: join for join in self._progress.joins(group, number)}
+        held_up, finished = [], []
+        for member in self._progress.groups.groups[group].members:
+            if member == rank or member in unknown:
+                continue
+            if self._finished(member, group, number, joins.get(member)):
+                finished.append(member)
+            elif self._held_up(member, joins.get(member), joins[rank]):
+                held_up.append(member)
+        others_begun = any(j.started for r, j in joins.items() if r != rank)
+        return Wait(
+            rank,
+            row,
+            group,
+            number,
+            held_up=tuple(held_up),
+            unknown=unknown,
+            finished=tuple(finished),
+            not_begun=others_begun and not joins[rank].started and self._times(rank),
+        )
+
+    def _times(self, rank: int) -> bool:
+        """Whether the rank's recorder notes when the device begins an operation."""
+        operations = self._trace.dumps[rank].operations
+        pending = operations.completion == Completion.PENDING
+        return bool((operations.started & pending).any() or (operations.started_ns > 0).any())
+
+    def _finished(self, member: int, group: int, number: int, join: Join | None) -> bool:
+        if join is not None:
+            return join.completion == Completion.COMPLETED
+        # It joined but holds no entry: completed ones are left out of onlyActive dumps.
+        operations = self._trace.dumps[member].operations
+        return not (operations.completion > Completion.PENDING).any()
+
+    def _held_up(self, member: int, join: Join | None, mine: Join) -> bool:
+        if join is None or join.completion != Completion.PENDING:
+            return False
+        if mine.started and not join.started and self._times(member):
+            return True
+        return self._oldest.get(member, join.row) < join.row
+
+    def _judge_transfer(self, transfer: PendingTransfer) -> Wait:
+        wait = Wait(transfer.rank, transfer.row, transfer.group, None)
+        if transfer.peer is None:
+            return wait
+        if transfer.peer not in self._trace.dumps:
+            return Wait(
+                transfer.rank, transfer.row, transfer.group, None, unknown=(transfer.peer,)
+            )
+        if transfer.counterpart is None:
+            return Wait(transfer.rank, transfer.row, transfer.group, None, absent=(transfer.peer,))
+        if self._oldest.get(transfer.peer, transfer.counterpart) < transfer.counterpart:
+            return Wait(transfer.rank, transfer.row, transfer.group, None, held_up=(transfer.peer,))
+        return wait
+
+
+_ENDLESS = np.iinfo(np.int64).max
+_MOST_ROWS = 4096
+
+
+def reachable(start: int, edges: dict[int, tuple[int, ...]]) -> set[int]:
+    """Every rank that ``start`` waits for, directly or through others."""
+    seen: set[int] = set()
+    stack = list(edges.get(start, ()))
+    while stack:
+        rank = stack.pop()
+        if rank not in seen:
+            seen.add(rank)
+            stack.extend(edges.get(rank, ()))
+    return seen
+
+
+def cycles(edges: dict[int, tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Sets of ranks that wait for each other and for nobody else.
+
+    They are the strongly connected components of more than one rank that no edge leaves
+    (Tarjan's algorithm, without recursion).
+    """
+    index: dict[int, int] = {}
+    low: dict[int, int] = {}
+    on_stack: set[int] = set()
+    stack: list[int] = []
+    components: list[tuple[int, ...]] = []
+    for root in edges:
+        if root in index:
+            continue
+        work = [(root, iter(edges.get(root, ())))]
+        index[root] = low[root] = len(index)
+        stack.append(root)
+        on_stack.add(root)
+        while work:
+            node, successors = work[-1]
+            for successor in successors:
+                if successor not in index:
+                    index[successor] = low[successor] = len(index)
+                    stack.append(successor)
+                    on_stack.add(successor)
+                    work.append((successor, iter(edges.get(successor, ()))))
+                    break
+                if successor in on_stack:
+                    low[node] = min(low[node], index[successor])
+            else:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
+                if low[node] == index[node]:
+                    component = set()
+                    while True:
+                        member = stack.pop()
+                        on_stack.discard(member)
+                        component.add(member)
+                        if member == node:
+                            break
+                    leaves = any(t not in component for m in component for t in edges.get(m, ()))
+                    if len(component) > 1 and not leaves:
+                        components.append(tuple(sorted(component)))
+    return components

@@ -1,0 +1,15 @@
+"""The errors that reach a user, each as one line."""
+
+
+class FrAnalysisError(Exception):
+    """Analysis cannot begin or cannot be trusted; the message says what to do.
+
+    The command prints it as one line and exits with the status for bad input.
+    """
+
+
+class UnreadableDump(FrAnalysisError):
+    """One file is no usable dump; the message is the reason, without the file's name.
+
+    It becomes an entry of ``Diagnosis.unread``: the other files are still analyzed.
+    """

@@ -1,0 +1,258 @@
+"""Who has joined which collective: one grid of sequence number by rank per group.
+
+``Progress`` holds all collectives of all ranks as one table of columns, sorted by
+group, number and rank, so that a group's collective is one run of rows, and per group
+how far each rank has come. Sends and receives are matched apart, see ``p2p``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fr_analysis.match.groups import Groups, ProcessGroup, resolve_groups
+from fr_analysis.match.semantics import agreement, is_batch_end, point_to_point
+from fr_analysis.trace import UNKNOWN, Completion, IntColumn, RankDump, Signature, Trace
+
+
+NEVER = -1
+"""Below every sequence number: torch counts from 1, TorchComms from 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """One rank's part in one collective."""
+
+    rank: int
+    row: int
+    """Position in the rank's own ``Operations``."""
+    signature: Signature
+    completion: Completion
+    started: bool
+    created_ns: int
+    recorded_number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """How far one rank has come in one group.
+
+    Attributes:
+        first_held: number of the oldest collective it still holds; None where it holds none.
+        last_joined: number of the newest one that it joined; ``NEVER`` where it holds none.
+        exact: ``last_joined`` is known; else it only is older than anything still pending.
+    """
+
+    first_held: int | None
+    last_joined: int
+    exact: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The match of all ranks.
+
+    Attributes:
+        trace, groups: what was matched.
+        advances: per group index, how far each member has come; members of whom nothing
+            can be said (no dump, or an empty one without counters) are left out.
+        group, number, rank, row: the collectives' table, sorted by the first three.
+        code: number of the distinct ``semantics.Agreement`` that the row needs.
+    """
+
+    trace: Trace
+    groups: Groups
+    advances: tuple[dict[int, Advance], ...]
+    group: IntColumn
+    number: IntColumn
+    rank: IntColumn
+    row: IntColumn
+    code: IntColumn
+
+    def joins(self, group: int, number: int) -> list[Join]:
+        """Who joined a group's collective of this number, and with what, by rank."""
+        first, last = np.searchsorted(self.group, [group, group + 1])
+        low, high = np.searchsorted(self.number[first:last], [number, number + 1]) + first
+        return [self._join(int(at)) for at in range(low, high)]
+
+    def _join(self, at: int) -> Join:
+        rank, row = int(self.rank[at]), int(self.row[at])
+        dump = self.trace.dumps[rank]
+        operations = dump.operations
+        return Join(
+            rank,
+            row,
+            dump.signatures[operations.signature[row]],
+            Completion(int(operations.completion[row])),
+            bool(operations.started[row]),
+            int(operations.created_ns[row]),
+            int(operations.number[row]),
+        )
+
+    def disagreements(self) -> Iterator[tuple[int, int]]:
+        """Group and number of collectives whose joins do not all need the same agreement."""
+        if not len(self.group):
+            return
+        starts = np.flatnonzero(
+            np.r_[True, (np.diff(self.group) != 0) | (np.diff(self.number) != 0)]
+        )
+        lowest = np.minimum.reduceat(self.code, starts)
+        highest = np.maximum.reduceat(self.code, starts)
+        for at in starts[lowest != highest]:
+            yield int(self.group[at]), int(self.number[at])
+
+    def group_named(self, index: int) -> ProcessGroup:
+        """The group of an index."""
+        return self.groups.groups[index]
+
+
+def collective_rows(dump: RankDump) -> npt.NDArray[np.bool_]:
+    """Which of a rank's operations are collectives: neither P2P nor the end of a batch."""
+    is_collective = np.array(
+        [
+            point_to_point(s.operation) is None and not is_batch_end(s.operation)
+            for s in dump.signatures
+        ],
+        dtype=np.bool_,
+    )
+    if not len(dump.operations):
+        return np.zeros(0, dtype=np.bool_)
+    mask: npt.NDArray[np.bool_] = is_collective[dump.operations.signature]
+    return mask & ~dump.operations.is_p2p
+
+
+def _local_numbers(
+    dump: RankDump, rows: npt.NDArray[np.bool_], by_occurrence: bool
+) -> tuple[IntColumn, bool]:
+    """Number a rank's collectives within each group.
+
+    Returns:
+        The numbers, and whether they can be compared with other ranks' as they are.
+    """
+    operations = dump.operations
+    if not by_occurrence:
+        return operations.number, True
+    numbers = np.full(len(operations), UNKNOWN, dtype=np.int64)
+    for group in np.unique(operations.group[rows]):
+        at = np.flatnonzero(rows & (operations.group == group))
+        numbers[at] = np.arange(len(at))
+    whole = not len(operations) or int(operations.record.min()) <= 0
+    return numbers, whole
+
+
+def _align_at_pending(parts: list[tuple[int, IntColumn, npt.NDArray[np.bool_]]]) -> list[int]:
+    """Offsets that line up windows of unknown beginning at their first pending collective.
+
+    A rank that holds no pending one has ended just before. Used only where neither the
+    sequence number nor the beginning of the ring buffer says where a window stands.
+    """
+    lengths = []
+    for _, numbers, pending in parts:
+        first = np.flatnonzero(pending)
+        lengths.append(int(first[0]) if len(first) else len(numbers))
+    longest = max(lengths, default=0)
+    return [longest - length for length in lengths]
+
+
+def match(trace: Trace) -> Progress:
+    """Match every rank's collectives.
+
+    Per group by sequence number where the backend counts per group; by order of
+    occurrence where it counts over all groups of a recorder (TorchComms).
+
+    Args:
+        trace: the dumps of one job.
+
+    Returns:
+        The progress of every group.
+    """
+    groups = resolve_groups(trace)
+    per_recorder = [dump for dump in trace.dumps.values() if dump.numbers_per_recorder]
+    # With one group in the whole job a recorder-wide count is a count per group,
+    # and unlike the order of occurrence it survives a wrapped ring buffer.
+    wrapped = any(int(d.operations.record.min()) > 0 for d in per_recorder)
+    one_group = all(len(np.unique(d.operations.group)) == 1 for d in per_recorder)
+    by_occurrence = bool(per_recorder) and not (wrapped and one_group)
+
+    codes: dict[object, int] = {}
+    pieces: list[npt.NDArray[np.int64]] = []
+    unplaced: dict[int, list[tuple[int, IntColumn, npt.NDArray[np.bool_]]]] = {}
+    for rank, dump in trace.dumps.items():
+        rows = collective_rows(dump)
+        if not rows.any():
+            continue
+        operations = dump.operations
+        numbers, placed = _local_numbers(dump, rows, by_occurrence and dump.numbers_per_recorder)
+        code_of = np.array(
+            [codes.setdefault(agreement(s), len(codes)) for s in dump.signatures], dtype=np.int64
+        )
+        global_group = np.array(groups.of_rank[rank], dtype=np.int64)[operations.group]
+        at = np.flatnonzero(rows & (numbers != UNKNOWN))
+        piece = np.stack(
+            [
+                global_group[at],
+                numbers[at],
+                np.full(len(at), rank),
+                at,
+                code_of[operations.signature[at]],
+            ]
+        )
+        pieces.append(piece)
+        if by_occurrence and (wrapped or not placed):
+            for index in np.unique(piece[0]):
+                mine = piece[0] == index
+                pending = operations.completion[at[mine]] == Completion.PENDING
+                unplaced.setdefault(int(index), []).append((len(pieces) - 1, piece[1, mine], pending))
+    for index, parts in unplaced.items():
+        for (piece_at, _, _), offset in zip(parts, _align_at_pending(parts), strict=True):
+            piece = pieces[piece_at]
+            piece[1, piece[0] == index] += offset
+
+    table = np.concatenate(pieces, axis=1) if pieces else np.zeros((5, 0), dtype=np.int64)
+    table = table[:, np.lexsort((table[3], table[2], table[1], table[0]))]
+    return Progress(
+        trace=trace,
+        groups=groups,
+        advances=_advances(trace, groups, table),
+        group=table[0],
+        number=table[1],
+        rank=table[2],
+        row=table[3],
+        code=table[4],
+    )
+
+
+def _advances(
+    trace: Trace, groups: Groups, table: npt.NDArray[np.int64]
+) -> tuple[dict[int, Advance], ...]:
+    """How far each rank has come in each of its groups."""
+    advances: list[dict[int, Advance]] = [{} for _ in groups.groups]
+    order = np.lexsort((table[1], table[2], table[0]))
+    group, rank, number = table[0][order], table[2][order], table[1][order]
+    if len(order):
+        starts = np.flatnonzero(np.r_[True, (np.diff(group) != 0) | (np.diff(rank) != 0)])
+        ends = np.r_[starts[1:], len(order)] - 1
+        for start, end in zip(starts, ends, strict=True):
+            advances[int(group[start])][int(rank[start])] = Advance(
+                int(number[start]), int(number[end])
+            )
+    for member, dump in trace.dumps.items():
+        for local, index in enumerate(groups.of_rank[member]):
+            status = dump.statuses[local]
+            if status and status.last_enqueued != UNKNOWN:
+                known = advances[index].get(member, Advance(None, NEVER))
+                last = max(status.last_enqueued, known.last_joined)
+                advances[index][member] = Advance(known.first_held, last)
+        operations = dump.operations
+        if not len(operations):
+            continue
+        # Nothing of a group in a ring that is whole: it never joined. In a ring that has
+        # wrapped: what it joined is so old that it cannot be what others wait for now.
+        whole = int(operations.record.min()) <= 0
+        for group_ in groups.groups:
+            if member in group_.members:
+                advances[group_.index].setdefault(member, Advance(None, NEVER, exact=whole))
+    return tuple(advances)

@@ -1,0 +1,200 @@
+"""From a file's bytes to plain Python data, trusting nothing in the file.
+
+What a file is gets decided by its first bytes, never by its name: gzip (RFC 1952),
+zstd (RFC 8878), a pickle of protocol 2 or later (the PROTO opcode 0x80 comes first),
+or JSON. A dump comes from a machine in trouble, perhaps from a stranger: a pickle may
+hold dicts, lists, strings and numbers, and anything that asks for an import or a call
+is refused before it happens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import json
+import pickle
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from fr_analysis.errors import UnreadableDump
+
+MAX_FILE_BYTES = 4 << 30
+"""Largest file, and largest content of a compressed file, that is read."""
+
+MEMORY_PER_BYTE = 64
+"""Memory allowed while decoding, per byte of the file: real dumps need less than 20."""
+
+COMPRESSION = 30
+"""Most that compression is taken to shrink a real dump by; a bomb shrinks by 1000."""
+
+MEMORY_FLOOR = 512 << 20
+"""Memory always allowed while decoding, in bytes."""
+
+_GZIP = b"\x1f\x8b"
+_ZSTD = b"\x28\xb5\x2f\xfd"
+_PICKLE = b"\x80"
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """Builds plain data only: every route to a class or function ends in an error.
+
+    GLOBAL, STACK_GLOBAL, INST and the EXT opcodes resolve names through ``find_class``;
+    REDUCE, NEWOBJ and BUILD can act only on what those have resolved.
+    """
+
+    def find_class(self, module_name: str, global_name: str) -> Any:
+        raise UnreadableDump(
+            f"refused: the pickle asks to import {module_name}.{global_name}; "
+            "a Flight Recorder dump holds plain data only, so treat this file as hostile"
+        )
+
+    def persistent_load(self, pid: Any) -> Any:
+        raise UnreadableDump("refused: the pickle refers to objects outside itself")
+
+
+@contextlib.contextmanager
+def _bounded_memory(file_bytes: int) -> Iterator[None]:
+    """Turn a memory bomb into MemoryError: a pickle of 10 bytes may ask for gigabytes.
+
+    Lowers the soft limit of the address space while a file is decoded. Where the
+    platform has no such limit (Windows, and macOS, which ignores it) this does nothing.
+    """
+    if not sys.platform.startswith("linux"):
+        yield
+        return
+    import resource
+
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    in_use = pages * resource.getpagesize()
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    wanted = in_use + max(MEMORY_FLOOR, MEMORY_PER_BYTE * file_bytes)
+    if soft != resource.RLIM_INFINITY:
+        wanted = min(wanted, soft)
+    resource.setrlimit(resource.RLIMIT_AS, (wanted, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def _decompress_zstd(path: Path) -> Any:
+    """Open a zstd file with the standard library (3.14 on) or the ``zstandard`` package."""
+    try:
+        from compression import zstd  # type: ignore[import-not-found, unused-ignore]
+
+        return zstd.open(path, "rb")
+    except ImportError:
+        pass
+    try:
+        import zstandard
+    except ImportError:
+        raise UnreadableDump(
+            "is compressed with zstd; pip install 'fr-analysis[zstd]', or decompress it first"
+        ) from None
+    return zstandard.ZstdDecompressor().stream_reader(path.open("rb"), closefd=True)
+
+
+def _read_bounded(stream: IO[bytes]) -> bytes:
+    content = stream.read(MAX_FILE_BYTES + 1)
+    if len(content) > MAX_FILE_BYTES:
+        raise UnreadableDump(f"holds more than {MAX_FILE_BYTES >> 30} GiB; is it a dump?")
+    return content
+
+
+def _load_pickle(stream: IO[bytes]) -> object:
+    try:
+        return _PlainUnpickler(stream).load()
+    except UnreadableDump:
+        raise
+    except (EOFError, pickle.UnpicklingError) as error:
+        if isinstance(error, EOFError) or "truncated" in str(error):
+            raise UnreadableDump(
+                "is cut short: the pickle ends before its data does; "
+                "the rank was probably killed while it wrote it"
+            ) from None
+        raise UnreadableDump(f"is a damaged pickle ({error})") from None
+    except MemoryError:
+        raise UnreadableDump("asks for far more memory than a dump of its size needs") from None
+    except Exception as error:  # hostile bytes can raise anything from the C unpickler
+        raise UnreadableDump(f"is a damaged pickle ({type(error).__name__}: {error})") from None
+
+
+def _load_json(content: bytes) -> object:
+    """One JSON document, or JSON lines of which the last complete one is the newest dump."""
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError:
+        raise UnreadableDump(
+            "is neither a pickle nor JSON; expected a Flight Recorder dump"
+        ) from None
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise UnreadableDump("is JSON nested too deeply for a dump") from None
+    except (ValueError, MemoryError) as error:
+        for line in reversed(text.splitlines()[1:] and text.splitlines()):
+            with contextlib.suppress(ValueError, RecursionError):
+                document = json.loads(line)
+                if isinstance(document, dict):
+                    return document
+        raise UnreadableDump(f"is cut short or damaged JSON ({error})") from None
+
+
+def _decode_stream(stream: io.BufferedReader) -> object:
+    head = stream.peek(64)
+    if head[:1] == _PICKLE:
+        return _load_pickle(stream)
+    if head.lstrip()[:1] in (b"{", b"["):
+        return _load_json(_read_bounded(stream))
+    raise UnreadableDump("is neither a pickle nor JSON; expected a Flight Recorder dump")
+
+
+def decode(path: Path) -> object:
+    """Read one file into dicts, lists, strings and numbers.
+
+    Args:
+        path: a dump as written by torch, torchcomms or a tool of NVIDIA's: pickle of
+            protocol 2 or later, or JSON; plain, gzip or zstd.
+
+    Returns:
+        What the file holds, not yet checked to be a dump.
+
+    Raises:
+        UnreadableDump: with the reason and what to do, whatever the file holds.
+    """
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise UnreadableDump("is not a regular file")
+        if status.st_size == 0:
+            raise UnreadableDump("is empty; the rank was probably killed before it wrote its dump")
+        if status.st_size > MAX_FILE_BYTES:
+            raise UnreadableDump(f"is larger than {MAX_FILE_BYTES >> 30} GiB; is it a dump?")
+        with path.open("rb") as stream:
+            magic = stream.peek(4)[:4]
+            if magic.startswith(_GZIP):
+                opener: Callable[[], Any] = lambda: gzip.open(path, "rb")  # noqa: E731
+            elif magic == _ZSTD:
+                opener = lambda: _decompress_zstd(path)  # noqa: E731
+            else:
+                # Straight from the buffered file: through BytesIO it takes three times as long.
+                with _bounded_memory(status.st_size):
+                    return _decode_stream(stream)
+        with (
+            opener() as unpacked,
+            _bounded_memory(status.st_size * COMPRESSION),
+            io.BufferedReader(unpacked) as stream,
+        ):
+            return _decode_stream(stream)
+    except UnreadableDump:
+        raise
+    except MemoryError:
+        raise UnreadableDump("asks for far more memory than a dump of its size needs") from None
+    except (OSError, EOFError) as error:
+        raise UnreadableDump(f"cannot be read ({getattr(error, 'strerror', None) or error})") from None
+    except Exception as error:  # zlib.error, zstd errors: damaged compression
+        raise UnreadableDump(f"is damaged ({type(error).__name__}: {error})") from None

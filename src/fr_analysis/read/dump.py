@@ -1,0 +1,434 @@
+"""From the plain data of one dump to a ``RankDump``.
+
+Format: the dictionary that torch's FlightRecorder writes, versions 2.0 to 2.10, as
+``torch/csrc/distributed/c10d/FlightRecorder.hpp`` (keys) and
+``torch/distributed/flight_recorder`` (readers) define it; torchcomms writes the same
+keys. Fields came over time, so a missing one is normal: 2.2 brought
+``collective_seq_id``, ``p2p_seq_id``, ``is_p2p``, dtypes and ``timeout_ms``, 2.3
+``pg_status``. JSON dumps write a null time as 0 and leave ``entries`` out when empty.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any, Generic, TypeGuard, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from fr_analysis.errors import UnreadableDump
+from fr_analysis.trace import (
+    DEFAULT_GROUP,
+    UNKNOWN,
+    Completion,
+    Frame,
+    GroupName,
+    GroupStatus,
+    IntColumn,
+    Operations,
+    RankDump,
+    Signature,
+)
+
+MAX_OPERATIONS = 5_000_000
+MAX_RANK = 999_999
+MAX_NAME = 512
+MAX_FRAMES = 512
+MAX_TENSORS = 100_000
+_MAX_INT = (1 << 63) - 1
+
+_RANK_SPAN = re.compile(r"^\s*(\d{1,6})\s*-\s*(\d{1,6})\s*$")
+
+Item = TypeVar("Item", bound=Hashable)
+
+
+def _is_int(value: object) -> TypeGuard[int]:
+    return type(value) is int and -_MAX_INT <= value <= _MAX_INT
+
+
+def _number(value: object) -> int:
+    """An integer, given as such or as the decimal text that JSON dumps write."""
+    if _is_int(value):
+        return value
+    if isinstance(value, str) and len(value) < 20 and value.lstrip("-").isdigit():
+        return int(value)
+    return UNKNOWN
+
+
+def _time(value: object) -> int:
+    return value if _is_int(value) and value > 0 else UNKNOWN
+
+
+def _text(value: object) -> str:
+    return value[:MAX_NAME] if isinstance(value, str) else ""
+
+
+def parse_ranks(value: object) -> tuple[int, ...] | None:
+    """Read a group's ``ranks``, which may be a list, its text, or ``"0-7"``.
+
+    Args:
+        value: what the dump holds: ``[0, 1]``, ``"[0, 1]"``, ``"[0,1]"`` or ``"0-1"``.
+
+    Returns:
+        The ranks in ascending order, or None where it names none or is no such list
+        (torch's Gloo process group writes ``"[]"`` on members).
+    """
+    if isinstance(value, str):
+        if len(value) > 8 * (MAX_RANK + 1):
+            return None
+        span = _RANK_SPAN.match(value)
+        if span:
+            first, last = int(span[1]), int(span[2])
+            return tuple(range(first, last + 1)) if first <= last else None
+        if not re.fullmatch(r"[\[\]()\s\d,]*", value):
+            return None  # a name, a call: never evaluated, whatever it says
+        try:
+            value = ast.literal_eval(value.strip() or "[]")
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            return None
+        if isinstance(value, int):
+            value = [value]
+    if not isinstance(value, list | tuple) or not value:
+        return None
+    if not all(_is_int(rank) and 0 <= rank <= MAX_RANK for rank in value):
+        return None
+    return tuple(sorted(set(value)))
+
+
+def _sizes(value: object) -> tuple[tuple[int, ...], ...] | None:
+    """Tensor shapes: a list of lists of dimensions, or one flat list for one tensor."""
+    if not isinstance(value, list | tuple) or len(value) > MAX_TENSORS:
+        return None
+    shapes: list[tuple[int, ...]] = []
+    flat: list[int] = []
+    for shape in value:
+        if isinstance(shape, list | tuple):
+            if not all(_is_int(dimension) for dimension in shape):
+                return None
+            shapes.append(tuple(shape))
+        elif _is_int(shape):
+            flat.append(shape)
+        else:
+            return None
+    if flat:
+        return None if shapes else (tuple(flat),)
+    return tuple(shapes)
+
+
+def _texts(value: object) -> tuple[str, ...] | None:
+    if not isinstance(value, list | tuple) or len(value) > MAX_TENSORS:
+        return None
+    return tuple(_text(item) for item in value)
+
+
+def _splits(value: object) -> tuple[int, ...] | None:
+    if not isinstance(value, list | tuple) or not value or len(value) > MAX_TENSORS:
+        return None
+    return tuple(value) if all(_is_int(item) for item in value) else None
+
+
+def _frame(value: object) -> Frame:
+    if not isinstance(value, dict):
+        return Frame("?", 0, "?")
+    line = value.get("line")
+    return Frame(
+        _text(value.get("filename")) or "?",
+        line if _is_int(line) else 0,
+        _text(value.get("name")) or "?",
+    )
+
+
+class _Table(Generic[Item]):
+    """A side table: each distinct item once, found by an index."""
+
+    def __init__(self) -> None:
+        self.index: dict[Item, int] = {}
+
+    def add(self, item: Item) -> int:
+        return self.index.setdefault(item, len(self.index))
+
+    def items(self) -> tuple[Item, ...]:
+        return tuple(self.index)
+
+
+def _completion(entry: dict[str, Any], completed_up_to: int, number: int) -> Completion:
+    """Judge one entry by the signs that its backend gives.
+
+    NCCL sets ``state`` to ``completed``. On CPU ``state`` stays ``scheduled`` for ever
+    and ``retired``, or the group's ``last_completed_collective``, is the only sign.
+    """
+    state = entry.get("state")
+    if state == "completed" or _time(entry.get("time_discovered_completed_ns")) != UNKNOWN:
+        return Completion.COMPLETED
+    if entry.get("retired") is True:
+        return Completion.TIMED if "duration_ms" in entry else Completion.RETIRED
+    if number != UNKNOWN and number <= completed_up_to:
+        return Completion.RETIRED
+    if state in ("scheduled", "started") or entry.get("retired") is False:
+        return Completion.PENDING
+    return Completion.UNKNOWN
+
+
+def _close_batches(
+    names: list[str], group: IntColumn, number: IntColumn, completion: npt.NDArray[np.int8]
+) -> None:
+    """Give the operations of a batch the completion of the entry that closes it, in place.
+
+    NCCL records the operations of one ``batch_isend_irecv`` or coalescing manager under
+    one number, then an entry ``coalesced``; only that one is ever updated.
+    """
+    for closing, name in enumerate(names):
+        if not name.endswith(":coalesced"):
+            continue
+        row = closing - 1
+        while row >= 0 and group[row] == group[closing] and number[row] == number[closing]:
+            completion[row] = completion[closing]
+            row -= 1
+
+
+def _statuses(content: dict[str, Any]) -> dict[int, GroupStatus]:
+    """``pg_status``: counters keyed by the rank's local ``pg_id``."""
+    table = content.get("pg_status")
+    if not isinstance(table, dict):
+        return {}
+    statuses = {}
+    for key, counters in table.items():
+        local_id = _number(key)
+        if local_id == UNKNOWN or not isinstance(counters, dict):
+            continue
+        statuses[local_id] = GroupStatus(
+            _number(counters.get("last_enqueued_collective")),
+            _number(counters.get("last_started_collective")),
+            _number(counters.get("last_completed_collective")),
+        )
+    return statuses
+
+
+def _declarations(
+    content: dict[str, Any],
+) -> tuple[dict[str, tuple[GroupName, tuple[int, ...] | None]], tuple[int, ...] | None]:
+    """``pg_config``: groups by name with their members, and the ranks under no name.
+
+    torch's Gloo process group writes one nameless key that belongs to no group; its
+    ranks, where it has any, are the best that is known of the default group.
+    """
+    table = content.get("pg_config")
+    declared: dict[str, tuple[GroupName, tuple[int, ...] | None]] = {}
+    nameless: tuple[int, ...] | None = None
+    if not isinstance(table, dict):
+        return declared, nameless
+    for key, config in table.items():
+        if not isinstance(key, str) or not isinstance(config, dict):
+            continue
+        name, description = key[:MAX_NAME], _text(config.get("desc"))
+        members = parse_ranks(config.get("ranks"))
+        if name:
+            declared[name] = (GroupName(name, description), members)
+        else:
+            nameless = members
+    return declared, nameless
+
+
+def _status_by_name(
+    declared: list[str], statuses: dict[int, GroupStatus], seen: dict[str, int]
+) -> dict[str, GroupStatus]:
+    """Join counters, keyed by local id, to group names.
+
+    Entries tell the local id of a group. For a group without entries the ids are joined
+    by order of creation, which both numberings follow, and only if that order agrees
+    with every pair that the entries tell.
+    """
+    joined = {name: statuses[local] for name, local in seen.items() if local in statuses}
+    if len(declared) == len(statuses) and all(name.isdigit() for name in declared):
+        by_order = dict(zip(sorted(declared, key=int), sorted(statuses), strict=True))
+        if all(by_order.get(name) == local for name, local in seen.items()):
+            joined = {name: statuses[local] for name, local in by_order.items()}
+    return joined
+
+
+def _numbers_per_recorder(content: dict[str, Any], operations: Operations) -> bool:
+    """Whether collectives are numbered over all groups of the recorder (TorchComms).
+
+    There ``collective_seq_id`` and ``record_id`` run together even across groups, and
+    ``pg_status`` is there but empty: torch's own recorders fill it.
+    """
+    collectives = ~operations.is_p2p
+    if not collectives.any() or content.get("pg_status") != {}:
+        return False
+    offset = operations.number[collectives] - operations.record[collectives]
+    return bool((offset <= offset[0]).all()) and bool(
+        (np.diff(operations.number[collectives]) > 0).all()
+    )
+
+
+def _health(content: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    """``health_check_results``: device to ``{"status": ..., "output": ...}``."""
+    table = content.get("health_check_results")
+    if not isinstance(table, dict):
+        return {}
+    return {
+        _text(device): (_text(result.get("status")), _text(result.get("output")))
+        for device, result in table.items()
+        if isinstance(result, dict)
+    }
+
+
+def build_dump(content: object, rank: int, source: Path) -> RankDump:
+    """Check one dump's plain data and turn it into columns.
+
+    Args:
+        content: what ``decode`` returned for the file.
+        rank: the rank that the file belongs to.
+        source: the file, for messages.
+
+    Returns:
+        The rank's dump. Entries that are no dictionaries are left out.
+
+    Raises:
+        UnreadableDump: it is not the dictionary of a Flight Recorder dump.
+    """
+    if not isinstance(content, dict):
+        raise UnreadableDump(
+            f"holds a {type(content).__name__}, not the dictionary of a Flight Recorder dump"
+        )
+    if not content.keys() & {"version", "entries", "pg_config"}:
+        raise UnreadableDump(
+            "has none of the keys version, entries, pg_config of a Flight Recorder dump"
+        )
+    version = _text(content.get("version"))
+    if version and version.split(".")[0] not in ("2", "1"):
+        raise UnreadableDump(
+            f"has dump version {version}; versions 1 and 2 are understood, "
+            "so a newer fr-analysis is needed"
+        )
+    entries = content.get("entries", [])
+    if entries is None:
+        entries = []
+    if not isinstance(entries, list | tuple):
+        raise UnreadableDump("has entries that are not a list")
+    if len(entries) > MAX_OPERATIONS:
+        raise UnreadableDump(f"has {len(entries)} entries, more than any ring buffer holds")
+
+    statuses = _statuses(content)
+    declared, nameless = _declarations(content)
+    groups: _Table[GroupName] = _Table()
+    signatures: _Table[Signature] = _Table()
+    stacks: _Table[tuple[Frame, ...]] = _Table()
+    # torch memoises frames by pointer: equal stacks are lists of the same objects.
+    stack_of_objects: dict[tuple[int, ...], int] = {}
+    frame_of_object: dict[int, Frame] = {}
+    local_ids: dict[str, int] = {}
+    rows: list[tuple[int, ...]] = []
+
+    for entry in entries:
+        if not isinstance(entry, dict):
+            continue
+        named = entry.get("process_group")
+        if isinstance(named, list | tuple) and len(named) == 2:
+            group_name = GroupName(_text(named[0]), _text(named[1]))
+        else:
+            group_name = GroupName(_text(named), "")
+        if not group_name.description and group_name.name in declared:
+            group_name = declared[group_name.name][0]
+        local_id = _number(entry.get("pg_id"))
+        local_ids[group_name.name] = local_id
+        status = statuses.get(local_id)
+        is_p2p = entry.get("is_p2p") is True
+        operation = _text(entry.get("profiling_name")) or "unknown"
+        if "is_p2p" not in entry:  # before 2.2
+            is_p2p = bool(re.match(r"\w+:(send|recv) \d+(->|<-)\d+", operation))
+        number = _number(entry.get("p2p_seq_id" if is_p2p else "collective_seq_id"))
+        if number == UNKNOWN:
+            number = _number(entry.get("seq_id"))  # before 2.2
+        completed_up_to = status.last_completed if status and not is_p2p else UNKNOWN
+        frames = entry.get("frames")
+        stack = UNKNOWN
+        if isinstance(frames, list | tuple) and frames:
+            key = tuple(map(id, frames))
+            stack = stack_of_objects.get(key, UNKNOWN)
+            if stack == UNKNOWN:
+                for value in frames[:MAX_FRAMES]:
+                    if id(value) not in frame_of_object:
+                        frame_of_object[id(value)] = _frame(value)
+                stack = stacks.add(tuple(frame_of_object[id(v)] for v in frames[:MAX_FRAMES]))
+                stack_of_objects[key] = stack
+        started_ns = _time(entry.get("time_discovered_started_ns"))
+        rows.append(
+            (
+                groups.add(group_name),
+                signatures.add(
+                    Signature(
+                        operation,
+                        _sizes(entry.get("input_sizes")),
+                        _sizes(entry.get("output_sizes")),
+                        _texts(entry.get("input_dtypes")),
+                        _texts(entry.get("output_dtypes")),
+                        _splits(entry.get("input_split_sizes", entry.get("input_splits"))),
+                        _splits(entry.get("output_split_sizes", entry.get("output_splits"))),
+                    )
+                ),
+                stack,
+                number,
+                _number(entry.get("record_id", entry.get("id"))),
+                is_p2p,
+                _completion(entry, completed_up_to, number),
+                entry.get("state") in ("started", "completed") or started_ns != UNKNOWN,
+                _time(entry.get("time_created_ns")),
+                started_ns,
+                _time(entry.get("time_discovered_completed_ns")),
+            )
+        )
+
+    columns = np.array(rows, dtype=np.int64).reshape(len(rows), 11).T.copy()
+    operations = Operations(
+        group=columns[0],
+        signature=columns[1],
+        stack=columns[2],
+        number=columns[3],
+        record=columns[4],
+        is_p2p=columns[5].astype(np.bool_),
+        completion=columns[6].astype(np.int8),
+        started=columns[7].astype(np.bool_),
+        created_ns=columns[8],
+        started_ns=columns[9],
+        completed_ns=columns[10],
+    )
+    table = signatures.items()
+    _close_batches(
+        [table[index].operation for index in columns[1]],
+        operations.group,
+        operations.number,
+        operations.completion,
+    )
+    recorded_names = {group.name for group in groups.index}
+    for name, (group_name, _) in declared.items():
+        if name not in recorded_names:
+            groups.add(group_name)
+    status_by_name = _status_by_name(list(declared), statuses, local_ids)
+    members = []
+    world: tuple[int, ...] | None = None
+    for group in groups.index:
+        declaration = declared.get(group.name)
+        told = declaration[1] if declaration else None
+        if told is not None and group.description == DEFAULT_GROUP:
+            world = told
+        if told is None and group.description == DEFAULT_GROUP:
+            told = nameless
+        members.append(told)
+    return RankDump(
+        rank=rank,
+        source=source,
+        version=version,
+        groups=groups.items(),
+        declared_members=tuple(members),
+        statuses=tuple(status_by_name.get(group.name) for group in groups.index),
+        operations=operations,
+        signatures=table,
+        stacks=stacks.items(),
+        numbers_per_recorder=_numbers_per_recorder(content, operations),
+        health=_health(content),
+        world=world,
+    )

@@ -1,0 +1,106 @@
+"""The diagnosis as text for a terminal or a job's log."""
+
+from __future__ import annotations
+
+from fr_analysis.attribute.evidence import named_ranks, ranks_text
+from fr_analysis.diagnosis import Condition, Diagnosis, Fault, Suspect, Verdict
+
+_CONDITIONS = {
+    Condition.ALIVE: "alive, but never joined",
+    Condition.SILENT: "left no dump",
+    Condition.UNREADABLE: "its dump could not be read",
+    Condition.AHEAD: "ran ahead of its peers",
+    Condition.DISAGREES: "differs from its peers",
+    Condition.WAITING: "waits in a cycle",
+    Condition.DEVICE: "its device is stuck",
+}
+
+_KINDS = {
+    "rank_missing": "a rank is missing",
+    "operation_mismatch": "ranks call different operations",
+    "size_mismatch": "ranks pass tensors of different size",
+    "dtype_mismatch": "ranks pass tensors of different dtype",
+    "split_mismatch": "all-to-all splits do not fit each other",
+    "membership_mismatch": "ranks disagree on what a process group is",
+    "order_deadlock": "ranks enter groups in different order: a deadlock",
+    "p2p_unmatched": "a send or recv has no counterpart",
+    "p2p_cycle": "sends and receives wait for each other: a deadlock",
+    "no_progress": "everyone joined and nothing moves",
+    "straggler": "a rank is late",
+}
+
+
+def headline(diagnosis: Diagnosis) -> str:
+    """The verdict in one sentence."""
+    if diagnosis.verdict is Verdict.HEALTHY:
+        count = len(diagnosis.ranks)
+        return f"HEALTHY: nothing is outstanding on {count} rank{'s' if count != 1 else ''}."
+    if diagnosis.verdict is Verdict.UNDETERMINED:
+        return "UNDETERMINED: the dumps do not decide who is to blame."
+    if not diagnosis.suspects:
+        return "FAULT: established, but no single rank is to blame."
+    suspects = named_ranks(diagnosis.suspects)
+    if diagnosis.victims:
+        waits = "wait" if len(diagnosis.victims) != 1 else "waits"
+        return f"FAULT: suspect {suspects}; {named_ranks(diagnosis.victims)} {waits}."
+    return f"FAULT: suspect {suspects}."
+
+
+def _suspect_lines(suspect: Suspect) -> list[str]:
+    lines = [f"rank {suspect.rank}: {_CONDITIONS[suspect.condition]}"]
+    if suspect.location:
+        lines.append(f"  is at {suspect.location}")
+    elif suspect.stack:
+        lines.append(f"  is at {suspect.stack[0]}")
+    if suspect.last_call:
+        number = f" #{suspect.last_seq_id}" if suspect.last_seq_id is not None else ""
+        at = f", called at {suspect.last_call.code}" if suspect.last_call.code else ""
+        lines.append(
+            f"  last recorded {suspect.last_call.describe()}{number} "
+            f"of group {suspect.last_group}{at}"
+        )
+    return lines
+
+
+def _fault_lines(fault: Fault, position: int, total: int) -> list[str]:
+    order = f"Fault {position} of {total}" if total > 1 else "Fault"
+    lines = [f"{order}: {fault.kind.value} ({_KINDS[fault.kind.value]})"]
+    lines.extend(f"  {text}" for text in fault.evidence)
+    if fault.victims:
+        lines.append(f"  victims: {named_ranks(fault.victims)}")
+    return lines
+
+
+def render_text(diagnosis: Diagnosis) -> str:
+    """Render a diagnosis.
+
+    Args:
+        diagnosis: the answer.
+
+    Returns:
+        Lines of plain text, without colour, ending in a newline.
+    """
+    lines = [headline(diagnosis), ""]
+    if diagnosis.details:
+        lines.append("Suspects")
+        for suspect in diagnosis.details:
+            lines.extend(f"  {line}" for line in _suspect_lines(suspect))
+        lines.append("")
+    for position, fault in enumerate(diagnosis.faults, start=1):
+        lines.extend(_fault_lines(fault, position, len(diagnosis.faults)))
+        lines.append("")
+    if diagnosis.unread:
+        lines.append("Not used")
+        lines.extend(f"  {unread.path}: {unread.reason}" for unread in diagnosis.unread)
+        lines.append("")
+    if diagnosis.notes:
+        lines.append("Notes")
+        lines.extend(f"  {note}" for note in diagnosis.notes)
+        lines.append("")
+    if diagnosis.verdict is not Verdict.HEALTHY:
+        lines.append(f"Restart: {diagnosis.attribution_state.value}")
+    read = f"Read the dumps of {named_ranks(diagnosis.ranks)}"
+    if diagnosis.missing_dumps:
+        read += f"; none of {ranks_text(diagnosis.missing_dumps)}"
+    lines.append(f"{read}.")
+    return "\n".join(lines) + "\n"
