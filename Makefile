@@ -8,8 +8,12 @@ PORT ?= 8000
 # -W: a warning is an error; --keep-going: show them all first; -n: a dangling reference is a warning.
 SPHINXOPTS ?= -W --keep-going -n
 
+# What the theme and its libraries bring in _static has links that are not ours to keep.
+LYCHEE = $(BIN)/lychee --include-fragments --root-dir $(CURDIR)/$(SITE) --no-progress \
+    --exclude-path '_static/'
+
 .DEFAULT_GOAL := help
-.PHONY: help setup html test lint linkcheck linkcheck-external serve clean
+.PHONY: help setup html test lint linkcheck linkcheck-external linklist serve clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,15 +51,13 @@ lint: setup  ## style, types, spelling and RST
 	@$(BIN)/sphinx-lint intermediate_source *.rst
 
 linkcheck: html  ## links, anchors and pictures of the built site, offline
-	@$(BIN)/lychee --offline --include-fragments --root-dir $(CURDIR)/$(SITE) --no-progress \
-	    --exclude-path '_static/' $(SITE)
+	@$(LYCHEE) --offline $(SITE)
 
-linkcheck-external: html  ## the links to other hosts, for those with a network
-	@$(BIN)/lychee --include-fragments --root-dir $(CURDIR)/$(SITE) --no-progress \
-	    --exclude-path '_static/' $(SITE)
+linkcheck-external: html  ## the links to other hosts too, for those with a network
+	@$(LYCHEE) $(SITE)
 
 linklist: html  ## list the links to other hosts
-	@$(BIN)/lychee --dump $(SITE) | grep '^http' | sort -u
+	@$(LYCHEE) --dump $(SITE) | grep '^http' | sort -u
 
 serve: html  ## build, then serve the site on PORT (8000)
 	@$(BIN)/python -m http.server --bind 127.0.0.1 --directory $(SITE) $(PORT)

@@ -42,8 +42,8 @@
         visible += !card.hidden;
       }
       status.textContent = chosen.size
-        ? `${visible} of ${cards.length} with ${[...chosen].join(" and ")}`
-        : `${cards.length} of ${cards.length}`;
+        ? `Showing ${visible} of ${cards.length}: ${[...chosen].join(" and ")}`
+        : `Showing all ${cards.length}`;
     }
   }
 

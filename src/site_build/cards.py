@@ -81,7 +81,9 @@ class CardItem(SphinxDirective):
         if tags := self.options.get("tags"):
             line = nodes.paragraph(classes=["fr-card-tags"])
             for tag in tags:
-                line += [nodes.inline("", tag, classes=["fr-card-tag"]), nodes.Text(" ")]
+                # The script compares these with the buttons: no quote may become a curly one.
+                inline = nodes.inline("", tag, classes=["fr-card-tag"], support_smartquotes=False)
+                line += [inline, nodes.Text(" ")]
             card += line
         if image := self.options.get("image"):
             # An empty alternative says "decoration": the header beside it names the page already.
