@@ -121,6 +121,11 @@ def test_a_link_may_name_the_built_file(project):
     [
         (":link: other", ":link: nowhere", "index.rst:7: WARNING: unknown document: 'nowhere'"),
         ("one.svg", "none.svg", "index.rst:7: WARNING: image file not readable: pictures/none.svg"),
+        (
+            "one.svg\n      :alt: A grid",
+            "none.svg",
+            "index.rst:7: WARNING: image file not readable: pictures/none.svg",
+        ),
         ("   :header: The first\n   ", "", "needs the option :header:"),
         ("      :link: other\n", "", "needs the option :link:"),
         (":tags: Gloo, s", ":tagz: s", 'unknown option: "tagz"'),

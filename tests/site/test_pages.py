@@ -64,12 +64,12 @@ def test_a_removed_example_is_unpublished(project):
 
 
 def test_removing_a_page_that_others_link_to_fails_the_build(project):
-    project.write(index=f"{ROOT}\nSee :doc:`pages/text`.\n")
+    project.write(source__index="Pages\n=====\n\nSee :doc:`text`.\n")
     assert project.build().returncode == 0
     (project.folder / "source" / "text.rst").unlink()
     result = project.build()
     assert result.returncode != 0
-    assert "unknown document: 'pages/text'" in result.stderr
+    assert "unknown document: 'text'" in result.stderr
 
 
 def test_a_failed_build_fails_again_when_repeated(project):
