@@ -39,6 +39,10 @@ exclude_patterns = [
 ]
 html_copy_source = False
 
+# Pages whose demo runs at every build: what they claim, beside the page. Claims become
+# substitutions such as |suspect|; what the demo prints lands in _build/captures.
+demo_sources = ["intermediate_source/debug_hangs_with_flight_recorder.toml"]
+
 # Copying a command must give what one types: no prompt, no output, no line number.
 copybutton_exclude = ".linenos, .gp, .go"
 

@@ -164,7 +164,8 @@ class Diagnosis:
         details: per suspect, what is known of it.
         unread: files that could not be used, with reasons.
         notes: what limits the answer, and how to get more.
-        ranks: ranks with a dump. missing_dumps: ranks of the job without a usable one.
+        ranks: ranks with a dump. operations: how many operations each of them holds.
+        missing_dumps: ranks of the job without a usable dump.
         waits: the wait-for graph.
     """
 
@@ -178,5 +179,6 @@ class Diagnosis:
     unread: tuple[Unread, ...]
     notes: tuple[str, ...]
     ranks: tuple[int, ...]
+    operations: tuple[int, ...]
     missing_dumps: tuple[int, ...]
     waits: tuple[Edge, ...] = field(default=())

@@ -2,11 +2,12 @@
 
 from sphinx.application import Sphinx
 
-from site_build import cards, pages
+from site_build import cards, demos, pages
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register everything with Sphinx."""
     cards.setup(app)
     pages.setup(app)
+    demos.setup(app)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -101,9 +101,7 @@ class _Attribution:
 
     def _add_disagreement(self, found: Disagreement) -> None:
         involved = {rank for side in found.sides for rank in side}
-        direct = {
-            rank for rank, wait in self.waits.items() if self._disagreement_of(wait) == found
-        }
+        direct = {rank for rank, wait in self.waits.items() if self._disagreement_of(wait) == found}
         if found.odd:
             victims = set(self._victims(found.odd)) | (direct - set(found.odd))
         else:
@@ -127,12 +125,21 @@ class _Attribution:
         places: dict[tuple[int, int | None, bool], set[int]] = defaultdict(set)
         for rank, waiting in waited_by.items():
             own = self.waits.get(rank)
-            stuck_device = own is not None and not self.edges[rank] and own.finished
+            stuck_device = (
+                own is not None
+                and bool(own.finished)
+                and not self.edges[rank]
+                and any(wait.number is not None for wait in waiting)
+            )
             odd = own is not None and self._disagreement_of(own) is not None
             if (own is not None and not stuck_device) or odd:
                 continue
-            # Of the operations that lack this rank, the one entered first was lacking first.
-            first = min(waiting, key=lambda wait: (self.describe.entered_ns(wait), wait.group))
+            # Of the operations that lack this rank, the one entered first was lacking first;
+            # a collective names the missing rank with more certainty than a transfer.
+            first = min(
+                waiting,
+                key=lambda w: (w.number is None, self.describe.entered_ns(w), w.group),
+            )
             places[first.group, first.number, first.number is None].add(rank)
         for (group, number, is_p2p), ranks in places.items():
             self._add_absence(group, number, is_p2p, tuple(sorted(ranks)))
@@ -208,23 +215,27 @@ class _Attribution:
         for members in cycles(self.edges):
             inside = [self.waits[rank] for rank in members]
             groups = {wait.group for wait in inside}
-            p2p = all(wait.number is None for wait in inside)
+            transfers = [wait for wait in inside if wait.number is None]
+            p2p = len(transfers) == len(inside)
             kind = FaultKind.P2P_CYCLE if p2p else FaultKind.ORDER_DEADLOCK
             suspects = members
+            if transfers and not p2p:
+                # One end is in a transfer, the other in a collective: which of them is
+                # wrong to be where it is, the dumps cannot tell.
+                kind = FaultKind.P2P_UNMATCHED
+                ends = {wait.rank for wait in transfers}
+                ends.update(t for wait in transfers for t in wait.targets)
+                suspects = tuple(sorted(ends & set(members)))
             same = all(
                 set(self.progress.groups.groups[group].members) >= set(members) for group in groups
             )
-            if same and not p2p:
+            if same and not transfers:
                 odd, _ = split_sides({wait.rank: wait.group for wait in inside})
                 suspects = odd or members
-            self._blame(
-                suspects, Condition.WAITING if suspects == members else Condition.DISAGREES
-            )
+            self._blame(suspects, Condition.WAITING if suspects == members else Condition.DISAGREES)
             victims = {r for r in self.edges if reachable(r, self.edges) & set(members)}
             victims = (victims | set(members)) - set(suspects)
-            self.faults.append(
-                self.describe.cycle(kind, inside, suspects, tuple(sorted(victims)))
-            )
+            self.faults.append(self.describe.cycle(kind, inside, suspects, tuple(sorted(victims))))
             for group in sorted(groups):
                 here = [wait for wait in inside if wait.group == group]
                 waiting = tuple(wait.rank for wait in here)
@@ -251,9 +262,7 @@ class _Attribution:
                 for r in sorted(self.edges)
                 if r not in suspects and (r in stuck or reachable(r, self.edges) & set(stuck))
             )
-            self.faults.append(
-                self.describe.no_progress(group, number, waits, suspects, victims)
-            )
+            self.faults.append(self.describe.no_progress(group, number, waits, suspects, victims))
             self._add_front(group, number, stuck, suspects)
 
     # -- the answer -----------------------------------------------------------------
@@ -265,7 +274,9 @@ class _Attribution:
             self.faults,
             key=lambda f: (not f.suspects, f.first_seen_ns or 0, order[id(f)]),
         )
-        suspects = tuple(dict.fromkeys(rank for fault in faults for rank in fault.suspects))
+        # Most certain first: what holds up most of the job is seen by most of its ranks.
+        by_weight = sorted(faults, key=lambda f: -len(f.victims))
+        suspects = tuple(dict.fromkeys(rank for fault in by_weight for rank in fault.suspects))
         victims = sorted({r for fault in faults for r in fault.victims} - set(suspects))
         world = self.progress.groups.world
         missing = tuple(rank for rank in world if rank not in self.trace.dumps)
@@ -288,6 +299,7 @@ class _Attribution:
             unread=self.trace.unread,
             notes=tuple(self.notes),
             ranks=tuple(self.trace.dumps),
+            operations=tuple(len(dump.operations) for dump in self.trace.dumps.values()),
             missing_dumps=missing,
             waits=tuple(
                 Edge(rank, target, self.progress.groups.groups[self.waits[rank].group].name.name)

@@ -136,9 +136,7 @@ def _all_to_alls(progress: Progress) -> list[tuple[int, int]]:
     found = set()
     for rank, dump in trace.dumps.items():
         wanted = {
-            at
-            for at, s in enumerate(dump.signatures)
-            if agreement(s).operation == "all_to_all"
+            at for at, s in enumerate(dump.signatures) if agreement(s).operation == "all_to_all"
         }
         if not wanted:
             continue

@@ -361,6 +361,12 @@ class Describer:
                 "no stacks snapshot beside the dumps: with one (--stacks FILE) the line where a "
                 "suspect is stuck can be shown"
             )
+        stuck = tuple(rank for rank in sorted(suspects) if rank in waits and waits[rank].finished)
+        if len(stuck) > 1:
+            notes.append(
+                f"{named_ranks(stuck)} are stuck on their devices; which failed first, and whether "
+                "one took the other along, the dumps do not tell: look at the hosts' driver logs"
+            )
         silent = [rank for rank in sorted(suspects) if rank not in self._trace.dumps]
         if silent:
             notes.append(

@@ -51,6 +51,8 @@ class Wait:
     @property
     def targets(self) -> tuple[int, ...]:
         """The ranks it waits for: those that dumps tell, else those without one."""
+        if self.finished and not self.absent:
+            return ()
         return self.absent or self.held_up or self.unknown
 
 
@@ -71,9 +73,9 @@ class WaitFinder:
         for rank, rows in self._outstanding.items():
             found = [self._judge(rank, row) for row in rows[:_MOST_ROWS]]
             if found:
-                # An operation that everyone joined and that nothing holds up is moving or
-                # stuck on the device; a later one that lacks a member tells more.
-                waits[rank] = next((wait for wait in found if wait.targets), found[0])
+                # What everyone joined and nothing holds up may be moving: a later operation
+                # that lacks a member tells more. Unless peers finished it: then it is stuck.
+                waits[rank] = next((w for w in found if w.targets or w.finished), found[0])
         return waits
 
     def _numbers_by_row(self) -> dict[int, dict[int, tuple[int, int]]]:
@@ -99,7 +101,9 @@ class WaitFinder:
             for index, advances in enumerate(progress.advances)
             for rank, advance in advances.items()
         }
-        wanted = (completion == Completion.PENDING) | (beyond & (completion != Completion.COMPLETED))
+        wanted = (completion == Completion.PENDING) | (
+            beyond & (completion != Completion.COMPLETED)
+        )
         incomplete = {
             group.index
             for group in progress.groups.groups
@@ -218,9 +222,7 @@ class WaitFinder:
         if transfer.peer is None:
             return wait
         if transfer.peer not in self._trace.dumps:
-            return Wait(
-                transfer.rank, transfer.row, transfer.group, None, unknown=(transfer.peer,)
-            )
+            return Wait(transfer.rank, transfer.row, transfer.group, None, unknown=(transfer.peer,))
         if transfer.counterpart is None:
             return Wait(transfer.rank, transfer.row, transfer.group, None, absent=(transfer.peer,))
         if self._oldest.get(transfer.peer, transfer.counterpart) < transfer.counterpart:

@@ -205,7 +205,9 @@ def match(trace: Trace) -> Progress:
             for index in np.unique(piece[0]):
                 mine = piece[0] == index
                 pending = operations.completion[at[mine]] == Completion.PENDING
-                unplaced.setdefault(int(index), []).append((len(pieces) - 1, piece[1, mine], pending))
+                unplaced.setdefault(int(index), []).append(
+                    (len(pieces) - 1, piece[1, mine], pending)
+                )
     for index, parts in unplaced.items():
         for (piece_at, _, _), offset in zip(parts, _align_at_pending(parts), strict=True):
             piece = pieces[piece_at]

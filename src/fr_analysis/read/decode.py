@@ -195,6 +195,8 @@ def decode(path: Path) -> object:
     except MemoryError:
         raise UnreadableDump("asks for far more memory than a dump of its size needs") from None
     except (OSError, EOFError) as error:
-        raise UnreadableDump(f"cannot be read ({getattr(error, 'strerror', None) or error})") from None
+        raise UnreadableDump(
+            f"cannot be read ({getattr(error, 'strerror', None) or error})"
+        ) from None
     except Exception as error:  # zlib.error, zstd errors: damaged compression
         raise UnreadableDump(f"is damaged ({type(error).__name__}: {error})") from None

@@ -67,8 +67,8 @@ def _dumps_in(directory: Path, pattern: str | None, depth: int = 0) -> list[Path
     files = [
         file
         for file in files
-        if rank_of_name(file.name) is not None and file.name.removesuffix(".json") not in
-        (names - {file.name})
+        if rank_of_name(file.name) is not None
+        and file.name.removesuffix(".json") not in (names - {file.name})
     ]
     if files:
         return files

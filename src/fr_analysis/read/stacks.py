@@ -17,7 +17,9 @@ MAX_BYTES = 256 << 20
 
 _RANK = re.compile(r"^=== Rank (\d{1,6}): .* ===$")
 _ERROR = re.compile(r"^Error: (\d+)")
-_FAULTHANDLER_THREAD = re.compile(r"^(Current thread|Thread) (0x[0-9a-f]+).*\(most recent call first\)")
+_FAULTHANDLER_THREAD = re.compile(
+    r"^(Current thread|Thread) (0x[0-9a-f]+).*\(most recent call first\)"
+)
 _FAULTHANDLER_FRAME = re.compile(r'^\s+File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$')
 _PYSPY_THREAD = re.compile(r"^Thread (\S+) \((?:active|idle)[^)]*\)(?:: (?P<name>.*))?$")
 _PYSPY_FRAME = re.compile(r"^\s+(?P<name>\S.*) \((?P<file>[^()]*):(?P<line>\d+)\)$")

@@ -1,0 +1,49 @@
+"""Makes captured output the same on every machine and at every run.
+
+What changes from run to run (paths, hosts, ports, times, thread ids) is replaced by
+something that stays; what the page explains is left as it was printed.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import sysconfig
+from collections.abc import Sequence
+from pathlib import Path
+
+_PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
+    # Names of snapshots carry the time at which they were taken.
+    (re.compile(r"_20\d{6}_\d{6}\b"), "_<time>"),
+    (re.compile(r"http://[^/\s:]+:\d+/handler/"), "http://<host>:<port>/handler/"),
+    (re.compile(r"\b0x[0-9a-f]{8,16}\b"), "0x<thread>"),
+    (re.compile(r"\bafter \d+\.\d s\b"), "after <seconds> s"),
+    (re.compile(r"localhost:2\d{4}\b"), "localhost:25999"),
+    (re.compile(r"(\"time_\w+_ns\": )\d{19}"), r'\1"<nanoseconds>"'),
+    (re.compile(r"(\"thread_id\": )\"\d+\""), r'\1"<thread>"'),
+    # torchfrtrace's logging, and the elapsed time of a snapshot.
+    (re.compile(r"\b20\d\d-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}\b"), "<date>"),
+    # How many snapshots fit into the hang depends on the machine.
+    (re.compile(r"(?m)(^\[rank \d+\]\s+)\d+( \w*(?:stacks|fr_trace)_\*\.txt$)"), r"\1<n>\2"),
+)
+
+
+def stabilize(text: str, places: Sequence[tuple[Path, str]]) -> str:
+    """Replace what changes from run to run.
+
+    Args:
+        text: output of a command.
+        places: folders of this run and what to show for them, the more specific first.
+
+    Returns:
+        The text, with trailing spaces and empty lines at the end removed.
+    """
+    for place, shown in places:
+        text = text.replace(str(place), shown)
+    packages = sysconfig.get_path("purelib")
+    text = text.replace(packages, ".../site-packages")
+    text = text.replace(sysconfig.get_path("stdlib"), ".../lib/python3")
+    text = text.replace(f"http://{socket.gethostname()}:", "http://<host>:")
+    for pattern, replacement in _PATTERNS:
+        text = pattern.sub(replacement, text)
+    return "\n".join(line.rstrip() for line in text.splitlines()).rstrip() + "\n"
