@@ -6,12 +6,12 @@ Everything here is part of the stable public API.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 
 from fr_analysis.trace import Frame, Unread
 
 
-class Verdict(str, Enum):
+class Verdict(StrEnum):
     """The answer in one word."""
 
     HEALTHY = "healthy"
@@ -22,7 +22,7 @@ class Verdict(str, Enum):
     """The evidence does not decide; ``Diagnosis.notes`` say what is missing."""
 
 
-class FaultKind(str, Enum):
+class FaultKind(StrEnum):
     """What went wrong."""
 
     RANK_MISSING = "rank_missing"
@@ -38,7 +38,7 @@ class FaultKind(str, Enum):
     STRAGGLER = "straggler"
 
 
-class AttributionState(str, Enum):
+class AttributionState(StrEnum):
     """Whether restarting without the named ranks can help.
 
     ``CONTINUE``: yes, or nothing is wrong: a rank is missing, dead or silent, or its
@@ -50,7 +50,7 @@ class AttributionState(str, Enum):
     STOP = "STOP"
 
 
-class Condition(str, Enum):
+class Condition(StrEnum):
     """What is known of a suspect, as far as the evidence goes."""
 
     ALIVE = "alive"

@@ -42,7 +42,11 @@ class Claims:
         known = {field.name for field in fields(cls)}
         if unknown := sorted(set(table) - known):
             raise ValueError(f"no such claim: {', '.join(unknown)}; known are {sorted(known)}")
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in table.items()})
+        values: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in table.items()
+        }
+        return cls(**values)
 
 
 def differences(claims: Claims, diagnosis: Diagnosis) -> tuple[str, ...]:

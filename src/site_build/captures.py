@@ -10,6 +10,7 @@ hold stops the build, and then nothing is kept.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import importlib.metadata
 import json
 import os
@@ -19,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,7 @@ class PageRun:
 def communicator() -> str:
     """Which communicator demos take here: ``torchcomms`` where it imports, else ``torch``."""
     try:
-        import torchcomms  # noqa: F401
+        importlib.import_module("torchcomms")
     except ImportError:  # the placeholder of that name on the package index raises it, too
         return "torch"
     return "torchcomms"
@@ -225,15 +226,19 @@ def _produce(run: PageRun, folder: Path) -> dict[str, str]:
         (record.run_dir, "."),
         (run.script.parent, "/home/you"),
     )
-    return {name: stabilize(text, places) for name, text in texts.items()}
+    stable = {name: stabilize(text, places) for name, text in texts.items()}
+    # One line per kind of snapshot: how many there are depends on the machine.
+    stable["files.txt"] = "".join(dict.fromkeys(stable["files.txt"].splitlines(keepends=True)))
+    return stable
 
 
-def capture(run: PageRun, captures: Path) -> bool:
+def capture(run: PageRun, captures: Path, announce: Callable[[str], object] = print) -> bool:
     """Bring a page's captured output up to date.
 
     Args:
         run: what to run.
         captures: folder for the output of all pages; this page's is a folder in it.
+        announce: told, as one line, that the demo is about to run.
 
     Returns:
         True if the demo was run, False if what is there is still valid.
@@ -246,6 +251,7 @@ def capture(run: PageRun, captures: Path) -> bool:
     key = fingerprint(run)
     if key_file.exists() and key_file.read_text() == key:
         return False
+    announce(f"{run.name}: running {run.script.name} on {run.nproc} ranks ...")
     shutil.rmtree(target, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix="capture-") as scratch:
         try:

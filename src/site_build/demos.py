@@ -31,19 +31,18 @@ def _page_runs(confdir: Path, config: Config) -> list[PageRun]:
 
 def add_substitutions(app: Sphinx, config: Config) -> None:
     """Give every page the claims as ``|name|``."""
-    lines = []
+    lines: list[str] = []
     for run in _page_runs(Path(app.confdir), config):
         lines.extend(f".. |{name}| replace:: {text}" for name, text in substitutions(run).items())
-    config.rst_epilog = "\n".join([config.rst_epilog or "", *lines])
+    config["rst_epilog"] = "\n".join([config["rst_epilog"] or "", *lines])
 
 
 def run_demos(app: Sphinx) -> None:
     """Bring the captured output of every page up to date, or stop the build."""
     for run in _page_runs(Path(app.confdir), app.config):
-        logger.info("%s: running %s on %d ranks ...", run.name, run.script.name, run.nproc)
         start = time.monotonic()
         try:
-            ran = capture(run, Path(app.srcdir) / "_build" / "captures")
+            ran = capture(run, Path(app.srcdir) / "_build" / "captures", announce=logger.info)
         except CaptureError as error:
             raise ExtensionError(f"{error}") from None
         took = f"ran in {time.monotonic() - start:.0f} s" if ran else "unchanged, output kept"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import socket
+import sys
 import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,11 +19,9 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"http://[^/\s:]+:\d+/handler/"), "http://<host>:<port>/handler/"),
     (re.compile(r"\b0x[0-9a-f]{8,16}\b"), "0x<thread>"),
     (re.compile(r"\bafter \d+\.\d s\b"), "after <seconds> s"),
-    (re.compile(r"localhost:2\d{4}\b"), "localhost:25999"),
+    (re.compile(r"localhost:\d{5}\b"), "localhost:25999"),
     (re.compile(r"(\"time_\w+_ns\": )\d{19}"), r'\1"<nanoseconds>"'),
     (re.compile(r"(\"thread_id\": )\"\d+\""), r'\1"<thread>"'),
-    # torchfrtrace's logging, and the elapsed time of a snapshot.
-    (re.compile(r"\b20\d\d-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}\b"), "<date>"),
     # How many snapshots fit into the hang depends on the machine.
     (re.compile(r"(?m)(^\[rank \d+\]\s+)\d+( \w*(?:stacks|fr_trace)_\*\.txt$)"), r"\1<n>\2"),
 )
@@ -40,6 +39,7 @@ def stabilize(text: str, places: Sequence[tuple[Path, str]]) -> str:
     """
     for place, shown in places:
         text = text.replace(str(place), shown)
+    text = text.replace(str(Path(sys.executable).parent), ".../bin")
     packages = sysconfig.get_path("purelib")
     text = text.replace(packages, ".../site-packages")
     text = text.replace(sysconfig.get_path("stdlib"), ".../lib/python3")

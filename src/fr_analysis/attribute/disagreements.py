@@ -7,7 +7,7 @@ both sides are shown and nobody is blamed.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 
 from fr_analysis.diagnosis import FaultKind
@@ -63,7 +63,7 @@ def _by_rank(joins: list[Join]) -> dict[int, tuple[Agreement, ...]]:
 def _compare(joins: list[Join]) -> tuple[FaultKind, dict[int, Hashable]] | None:
     """The first way in which the joins of one collective differ, and who holds what."""
     table = _by_rank(joins)
-    views = (
+    views: tuple[tuple[FaultKind, Callable[[Agreement], Hashable]], ...] = (
         (FaultKind.OPERATION_MISMATCH, lambda a: a.operation),
         (FaultKind.SIZE_MISMATCH, lambda a: a.elements),
         (FaultKind.DTYPE_MISMATCH, lambda a: a.dtypes),

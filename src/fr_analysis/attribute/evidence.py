@@ -234,8 +234,9 @@ class Describer:
                 "they are stuck in host code, or those that wait called one collective too many"
             )
         else:
-            for rank in missing:
-                evidence.append(f"rank {rank} never joined: {_WHY[conditions[rank]]}")
+            evidence.extend(
+                f"rank {rank} never joined: {_WHY[conditions[rank]]}" for rank in missing
+            )
         wait = next((self_wait for self_wait in joins if self_wait.rank in waiting), None)
         if wait is not None and wait.completion is not Completion.PENDING:
             told = any(rank in self._trace.dumps for rank in missing)

@@ -124,8 +124,8 @@ def resolve_groups(trace: Trace) -> Groups:
     world = _world(trace)
     by_name: dict[str, dict[int, int]] = defaultdict(dict)
     for rank, dump in trace.dumps.items():
-        for local, name in enumerate(dump.groups):
-            by_name[name.name].setdefault(rank, local)
+        for local, group in enumerate(dump.groups):
+            by_name[group.name].setdefault(rank, local)
 
     groups: list[ProcessGroup] = []
     index_of: dict[tuple[int, str], int] = {}
@@ -155,7 +155,7 @@ def resolve_groups(trace: Trace) -> Groups:
             for rank in users:
                 index_of[rank, name] = index
     of_rank = {
-        rank: tuple(index_of[rank, name.name] for name in dump.groups)
+        rank: tuple(index_of[rank, group.name] for group in dump.groups)
         for rank, dump in trace.dumps.items()
     }
     return Groups(tuple(groups), of_rank, world)

@@ -17,7 +17,6 @@ from fr_analysis.match.groups import Groups, ProcessGroup, resolve_groups
 from fr_analysis.match.semantics import agreement, is_batch_end, point_to_point
 from fr_analysis.trace import UNKNOWN, Completion, IntColumn, RankDump, Signature, Trace
 
-
 NEVER = -1
 """Below every sequence number: torch counts from 1, TorchComms from 0."""
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import importlib
 import io
 import json
 import pickle
@@ -81,21 +82,14 @@ def _bounded_memory(file_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
-def _decompress_zstd(path: Path) -> Any:
+def _open_zstd(path: Path) -> Any:
     """Open a zstd file with the standard library (3.14 on) or the ``zstandard`` package."""
-    try:
-        from compression import zstd  # type: ignore[import-not-found, unused-ignore]
-
-        return zstd.open(path, "rb")
-    except ImportError:
-        pass
-    try:
-        import zstandard
-    except ImportError:
-        raise UnreadableDump(
-            "is compressed with zstd; pip install 'fr-analysis[zstd]', or decompress it first"
-        ) from None
-    return zstandard.ZstdDecompressor().stream_reader(path.open("rb"), closefd=True)
+    for name in ("compression.zstd", "zstandard"):
+        with contextlib.suppress(ImportError):
+            return importlib.import_module(name).open(path, "rb")
+    raise UnreadableDump(
+        "is compressed with zstd; pip install 'fr-analysis[zstd]', or decompress it first"
+    )
 
 
 def _read_bounded(stream: IO[bytes]) -> bytes:
@@ -177,15 +171,15 @@ def decode(path: Path) -> object:
         with path.open("rb") as stream:
             magic = stream.peek(4)[:4]
             if magic.startswith(_GZIP):
-                opener: Callable[[], Any] = lambda: gzip.open(path, "rb")  # noqa: E731
+                open_packed: Callable[[Path], Any] = gzip.open
             elif magic == _ZSTD:
-                opener = lambda: _decompress_zstd(path)  # noqa: E731
+                open_packed = _open_zstd
             else:
                 # Straight from the buffered file: through BytesIO it takes three times as long.
                 with _bounded_memory(status.st_size):
                     return _decode_stream(stream)
         with (
-            opener() as unpacked,
+            open_packed(path) as unpacked,
             _bounded_memory(status.st_size * COMPRESSION),
             io.BufferedReader(unpacked) as stream,
         ):
