@@ -13,7 +13,7 @@ LYCHEE = $(BIN)/lychee --include-fragments --root-dir $(CURDIR)/$(SITE) --no-pro
     --exclude-path '_static/'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup html test lint linkcheck linkcheck-external linklist serve clean
+.PHONY: help setup html test lint linkcheck linkcheck-external linklist screenshot serve clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +61,12 @@ linklist: html  ## list the links to other hosts
 
 serve: html  ## build, then serve the site on PORT (8000)
 	@$(BIN)/python -m http.server --bind 127.0.0.1 --directory $(SITE) $(PORT)
+
+screenshot: html  ## take the README's screenshot anew (needs Chromium)
+	@chromium --headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync \
+	    --disable-background-networking --disable-component-update --hide-scrollbars \
+	    --user-data-dir=_build/chromium --window-size=1280,900 \
+	    --screenshot=_static/screenshot.png file://$(CURDIR)/$(SITE)/index.html
 
 clean:  ## remove everything the build made, but not .venv
 	@rm -rf _build intermediate

@@ -124,6 +124,7 @@ def substitutions(run: PageRun) -> dict[str, str]:
     }
     if claims.suspects:
         texts["suspect"] = ", ".join(map(str, claims.suspects))
+        texts["missing-ranks"] = f"``{{{texts['suspect']}}}``"  # as the text snapshot prints a set
     if claims.victims:
         texts["victim"] = ", ".join(map(str, claims.victims))
     if claims.collective_seq_id is not None:
