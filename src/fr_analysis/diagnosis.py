@@ -71,15 +71,26 @@ class Condition(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An operation as some ranks called it: ``all_reduce`` of ``[[8]]`` ``Float`` by whom."""
+    """An operation as some ranks called it.
+
+    Attributes:
+        operation: its plain name, ``all_reduce``. recorded_name: as the backend recorded it,
+            ``nccl:all_reduce``.
+        input_sizes, output_sizes: dimensions per tensor, None where not recorded.
+        dtypes: name per input tensor, else per output tensor.
+        ranks: who called it so.
+        code: innermost frame outside torch of the first of the ranks. stack: all its frames,
+            innermost first; empty where not recorded.
+    """
 
     operation: str
+    recorded_name: str
     input_sizes: tuple[tuple[int, ...], ...] | None
     output_sizes: tuple[tuple[int, ...], ...] | None
     dtypes: tuple[str, ...] | None
     ranks: tuple[int, ...]
     code: Frame | None = None
-    """Innermost frame outside torch where it was called, of the first of the ranks."""
+    stack: tuple[Frame, ...] = ()
 
     def describe(self) -> str:
         """One phrase: operation, sizes and dtype."""

@@ -86,13 +86,16 @@ class Describer:
         dump = self._trace.dumps[rank]
         signature = dump.signatures[dump.operations.signature[row]]
         stack = int(dump.operations.stack[row])
+        frames = dump.stacks[stack] if stack != UNKNOWN else ()
         return Call(
             operation=operation_name(signature.operation),
+            recorded_name=signature.operation,
             input_sizes=signature.input_sizes,
             output_sizes=signature.output_sizes,
             dtypes=signature.input_dtypes or signature.output_dtypes,
             ranks=ranks,
-            code=code_line(dump.stacks[stack]) if stack != UNKNOWN else None,
+            code=code_line(frames),
+            stack=frames,
         )
 
     def _calls(self, joins: Sequence[Join]) -> tuple[Call, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from fr_analysis.errors import FrAnalysisError, UnreadableDump
@@ -90,6 +90,7 @@ def read_trace(
     pattern: str | None = None,
     stacks: Sequence[str | os.PathLike[str]] = (),
     expected_world_size: int | None = None,
+    track: Callable[[Sequence[tuple[int, Path]]], Iterable[tuple[int, Path]]] = iter,
 ) -> Trace:
     """Read the dumps, and the stacks snapshots beside them, that a path means.
 
@@ -98,6 +99,7 @@ def read_trace(
         pattern: in a directory, take only file names that match this glob.
         stacks: stacks snapshots to use instead of those found beside the dumps.
         expected_world_size: how many ranks the job has, where the dumps do not tell.
+        track: passes the files on one by one, such as a progress bar does.
 
     Returns:
         The trace. Files that could not be used are in ``Trace.unread``.
@@ -108,7 +110,7 @@ def read_trace(
     found = find_files(path, pattern)
     unread = list(found.misfits)
     dumps: list[RankDump] = []
-    for rank, file in found.dumps:
+    for rank, file in track(found.dumps):
         result = read_dump(rank, file)
         if isinstance(result, Unread):
             unread.append(result)
