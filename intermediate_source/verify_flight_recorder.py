@@ -397,11 +397,10 @@ def main():
     global communicator
     store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
     store = dist.PrefixStore("verify_flight_recorder", store)
-    if RANK == 0:
-        make_dump_dir()
     meet(store, "start")  # on a busy machine, ranks start seconds apart
     communicator = choose_communicator()
     if RANK == 0:
+        make_dump_dir()
         say(f"{communicator.name}, PyTorch {torch.__version__}, {TEST_BACKEND}, {DEVICE.type}")
     start_server()
     phase_1()
