@@ -14,6 +14,7 @@ import os
 from collections.abc import Sequence
 
 from fr_analysis.attribute import attribute
+from fr_analysis.collective_analyzer import CollectiveAnalyzer
 from fr_analysis.diagnosis import (
     AttributionState,
     Call,
@@ -29,12 +30,13 @@ from fr_analysis.diagnosis import (
 from fr_analysis.errors import FrAnalysisError
 from fr_analysis.match import match
 from fr_analysis.read import read_trace
-from fr_analysis.report import render_text
+from fr_analysis.report import diagnosis_as_dict, render_json, render_text, schema
 from fr_analysis.trace import Frame, Unread
 
 __all__ = [
     "AttributionState",
     "Call",
+    "CollectiveAnalyzer",
     "Condition",
     "Diagnosis",
     "Edge",
@@ -47,7 +49,10 @@ __all__ = [
     "Unread",
     "Verdict",
     "analyze",
+    "diagnosis_as_dict",
+    "render_json",
     "render_text",
+    "schema",
 ]
 
 __version__ = "0.1.0"

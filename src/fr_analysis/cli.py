@@ -1,17 +1,32 @@
-"""The command ``fr-analysis``."""
+"""The command ``fr-analysis``.
+
+It answers to the options of NVIDIA's ``CollectiveAnalyzer`` command (``--fr-path``, ``-p``,
+``-v``, ``-c``, ``--debug``) and covers those of ``torchfrtrace`` (``-j``,
+``--print-stack-trace``, ``--mismatch-cap``, ``--selected-ranks``, ``--pg-filters``,
+``--transform-ft``, ``--group-world-size``).
+"""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
+from pathlib import Path
 
 import fr_analysis
+from fr_analysis.attribute import attribute
+from fr_analysis.debug_dumps import write_json_copies
 from fr_analysis.diagnosis import Diagnosis, Verdict
 from fr_analysis.errors import FrAnalysisError
-from fr_analysis.report import render_text
+from fr_analysis.match import Progress, match
+from fr_analysis.read import read_trace
+from fr_analysis.report import FORMATS, render_text
+from fr_analysis.report.tables import entry_table, group_table, health_table, rank_table
+from fr_analysis.trace import Trace
 
 
 class ExitStatus(IntEnum):
@@ -28,8 +43,32 @@ exit status:
   0  healthy: nothing is outstanding and every dump was read
   1  fault found
   2  bad input: nothing could be read, or the command line is wrong
-  3  undetermined: the dumps do not decide
+  3  undetermined: the dumps do not decide, or some could not be read
 """
+
+_PROGRESS_FROM = 64
+"""Fewer dumps than this are read before a progress bar could be of use."""
+
+
+def parse_rank_list(text: str) -> list[int]:
+    """Read ``0,3,8-11``.
+
+    Raises:
+        argparse.ArgumentTypeError: it is no such list.
+    """
+    ranks: list[int] = []
+    for part in text.split(","):
+        found = re.fullmatch(r"\s*(\d{1,7})(?:-(\d{1,7}))?\s*", part)
+        if not found or (found[2] and int(found[2]) < int(found[1])):
+            raise argparse.ArgumentTypeError(f"{text!r}: expected ranks such as 0,3,8-11")
+        ranks.extend(range(int(found[1]), int(found[2] or found[1]) + 1))
+    return ranks
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number from 1 on")
+    return int(text)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -39,28 +78,84 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "path",
         nargs="?",
         metavar="PATH",
         help="directory with one dump per rank, one dump, a glob, or a prefix of file names",
     )
-    parser.add_argument("--fr-path", metavar="PATH", help="the same as PATH")
-    parser.add_argument(
-        "-p", "--pattern", metavar="GLOB", help="in a directory, take only names that match"
-    )
-    parser.add_argument(
+    add("--fr-path", metavar="PATH", help="the same as PATH")
+    add("--version", action="version", version=fr_analysis.__version__)
+
+    reading = parser.add_argument_group("what is read")
+    add = reading.add_argument
+    add("-p", "--pattern", metavar="GLOB", help="in a directory, take only names that match")
+    add(
         "--stacks",
         metavar="FILE",
         action="append",
         default=[],
         help="stacks snapshot of the debug server, or py-spy dump output "
-        "(default: the newest beside the dumps)",
+        "(default: those beside the dumps)",
     )
-    parser.add_argument(
-        "--expected-world-size", metavar="N", type=int, help="how many ranks the job has"
+    add("--expected-world-size", metavar="N", type=_positive, help="how many ranks the job has")
+
+    shown = parser.add_argument_group("what is shown")
+    add = shown.add_argument
+    add("--format", choices=sorted(FORMATS), default="text", help="of the answer (text)")
+    add(
+        "-o",
+        "--output",
+        metavar="PATH",
+        type=Path,
+        help="write the answer to this file, or with --debug the JSON copies to this directory; "
+        "nothing is overwritten",
     )
-    parser.add_argument("--version", action="version", version=fr_analysis.__version__)
+    add("-v", "--verbose", action="store_true", help="add a table of ranks and one of groups")
+    add("-c", "--health-check", action="store_true", help="add the nodes' health from the dumps")
+    add(
+        "-j",
+        "--just-print-entries",
+        "--just_print_entries",
+        action="store_true",
+        help="print all entries side by side instead of an answer",
+    )
+    add(
+        "--print-stack-trace",
+        "--print_stack_trace",
+        action="store_true",
+        help="add the stacks of the calls and of the suspects",
+    )
+    add(
+        "--mismatch-cap",
+        "--mismatch_cap",
+        metavar="N",
+        type=_positive,
+        help="show at most N faults, from the earliest",
+    )
+    add(
+        "--ranks",
+        "--selected-ranks",
+        metavar="LIST",
+        type=parse_rank_list,
+        default=[],
+        help="in tables show these ranks only, such as 0,3,8-11",
+    )
+    add(
+        "--groups",
+        "--pg-filters",
+        metavar="NAME",
+        nargs="+",
+        default=[],
+        help="in tables show these process groups only, by name or part of it",
+    )
+    add(
+        "--debug",
+        action="store_true",
+        default=os.environ.get("FR_DEBUG") == "1",
+        help="write a JSON copy beside each binary dump, or into -o (also: FR_DEBUG=1)",
+    )
     return parser
 
 
@@ -71,6 +166,90 @@ def exit_status(diagnosis: Diagnosis) -> ExitStatus:
         Verdict.FAULT: ExitStatus.FAULT,
         Verdict.UNDETERMINED: ExitStatus.UNDETERMINED,
     }[diagnosis.verdict]
+
+
+def _with_progress(files: Sequence[tuple[int, Path]]) -> Iterable[tuple[int, Path]]:
+    """Show a progress bar while many dumps are read, on a terminal only."""
+    if len(files) < _PROGRESS_FROM or not sys.stderr.isatty():
+        return files
+    from tqdm import tqdm
+
+    return tqdm(files, desc="Reading", unit="dump", leave=False)
+
+
+def _colored(text: str) -> str:
+    """Emphasize the first line, the verdict, on a terminal that wants colour."""
+    if not sys.stdout.isatty() or "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb":
+        return text
+    first, _, rest = text.partition("\n")
+    color = {"HEALTHY": "32", "FAULT": "31"}.get(first.partition(":")[0], "33")
+    return f"\033[1;{color}m{first}\033[0m\n{rest}"
+
+
+def _tables(options: argparse.Namespace, trace: Trace, progress: Progress) -> list[str]:
+    tables = []
+    if options.verbose:
+        tables.append(rank_table(trace, options.ranks, options.groups))
+        tables.append(group_table(progress, options.ranks, options.groups))
+    if options.health_check:
+        tables.append(health_table(trace, options.ranks))
+    return tables
+
+
+def _answer(options: argparse.Namespace, trace: Trace) -> tuple[str, ExitStatus]:
+    """What is printed, and the exit status."""
+    progress = match(trace)
+    if options.just_print_entries:
+        return entry_table(progress, options.ranks, options.groups), ExitStatus.HEALTHY
+    diagnosis = attribute(progress)
+    shown = diagnosis
+    cap = options.mismatch_cap
+    if cap is not None and len(diagnosis.faults) > cap:
+        hidden = f"{len(diagnosis.faults) - cap} later faults are not shown (--mismatch-cap {cap})"
+        shown = dataclasses.replace(
+            diagnosis, faults=diagnosis.faults[:cap], notes=(*diagnosis.notes, hidden)
+        )
+    if options.format != "text":
+        return FORMATS[options.format](shown), exit_status(diagnosis)
+    answer = render_text(shown, stacks=options.print_stack_trace)
+    return "\n".join([answer, *_tables(options, trace, progress)]), exit_status(diagnosis)
+
+
+def _write(text: str, target: Path | None) -> None:
+    if target is None:
+        sys.stdout.write(_colored(text))
+        sys.stdout.flush()
+        return
+    try:
+        with target.open("x", encoding="utf-8") as stream:
+            stream.write(text)
+    except FileExistsError:
+        raise FrAnalysisError(
+            f"{target}: is there already and is not overwritten; remove it or name another"
+        ) from None
+    except OSError as error:
+        raise FrAnalysisError(f"{target}: cannot be written ({error.strerror})") from None
+
+
+def _run(options: argparse.Namespace, path: str) -> ExitStatus:
+    trace = read_trace(
+        path,
+        pattern=options.pattern,
+        stacks=options.stacks,
+        expected_world_size=options.expected_world_size,
+        track=_with_progress,
+    )
+    if options.debug:
+        sources = [dump.source for dump in trace.dumps.values()]
+        for line in write_json_copies(sources, options.output):
+            print(f"fr-analysis: {line}", file=sys.stderr)
+    text, status = _answer(options, trace)
+    try:
+        _write(text, None if options.debug else options.output)
+    except BrokenPipeError:
+        # The reader, such as head, has gone; keep the interpreter from failing at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return status
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -88,18 +267,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if path is None:
         parser.error("no PATH given: name the directory that holds the dumps")
     try:
-        diagnosis = fr_analysis.analyze(
-            path,
-            pattern=options.pattern,
-            stacks=options.stacks,
-            expected_world_size=options.expected_world_size,
-        )
-        sys.stdout.write(render_text(diagnosis))
-        sys.stdout.flush()
+        return _run(options, path)
     except FrAnalysisError as error:
         print(f"fr-analysis: {error}", file=sys.stderr)
         return ExitStatus.BAD_INPUT
-    except BrokenPipeError:
-        # The reader, such as head, has gone; keep the interpreter from failing at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return exit_status(diagnosis)
+    except KeyboardInterrupt:
+        print("fr-analysis: interrupted", file=sys.stderr)
+        return 128 + 2

@@ -1,5 +1,14 @@
 """``report``: from a ``Diagnosis`` to what a person or a program reads."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from fr_analysis.diagnosis import Diagnosis
+from fr_analysis.report.json_report import diagnosis_as_dict, render_json, schema
 from fr_analysis.report.text import headline, render_text
 
-__all__ = ["headline", "render_text"]
+__all__ = ["FORMATS", "diagnosis_as_dict", "headline", "render_json", "render_text", "schema"]
+
+FORMATS: Mapping[str, Callable[[Diagnosis], str]] = {"text": render_text, "json": render_json}
+"""What ``--format`` offers: a name, and what renders a diagnosis so."""

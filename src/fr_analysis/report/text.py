@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fr_analysis.attribute.evidence import named_ranks, ranks_text
 from fr_analysis.diagnosis import Condition, Diagnosis, Fault, Suspect, Verdict
+from fr_analysis.trace import Frame
 
 _CONDITIONS = {
     Condition.ALIVE: "alive, but never joined",
@@ -46,7 +49,11 @@ def headline(diagnosis: Diagnosis) -> str:
     return f"FAULT: suspect {suspects}."
 
 
-def _suspect_lines(suspect: Suspect) -> list[str]:
+def _stack_lines(stack: Sequence[Frame]) -> list[str]:
+    return [f"    {frame}" for frame in stack]
+
+
+def _suspect_lines(suspect: Suspect, stacks: bool) -> list[str]:
     lines = [f"rank {suspect.rank}: {_CONDITIONS[suspect.condition]}"]
     if suspect.location:
         lines.append(f"  is at {suspect.location}")
@@ -59,23 +66,31 @@ def _suspect_lines(suspect: Suspect) -> list[str]:
             f"  last recorded {suspect.last_call.describe()}{number} "
             f"of group {suspect.last_group}{at}"
         )
+    if stacks and suspect.stack:
+        lines.append("  its stack, most recent call first:")
+        lines.extend(_stack_lines(suspect.stack))
     return lines
 
 
-def _fault_lines(fault: Fault, position: int, total: int) -> list[str]:
+def _fault_lines(fault: Fault, position: int, total: int, stacks: bool) -> list[str]:
     order = f"Fault {position} of {total}" if total > 1 else "Fault"
     lines = [f"{order}: {fault.kind.value} ({_KINDS[fault.kind.value]})"]
     lines.extend(f"  {text}" for text in fault.evidence)
     if fault.victims:
         lines.append(f"  victims: {named_ranks(fault.victims)}")
+    for call in fault.calls if stacks else ():
+        if call.stack:
+            lines.append(f"  {call.describe()} of {named_ranks(call.ranks)} was called at:")
+            lines.extend(_stack_lines(call.stack))
     return lines
 
 
-def render_text(diagnosis: Diagnosis) -> str:
+def render_text(diagnosis: Diagnosis, *, stacks: bool = False) -> str:
     """Render a diagnosis.
 
     Args:
         diagnosis: the answer.
+        stacks: add the stacks of the calls and of the suspects.
 
     Returns:
         Lines of plain text, without colour, ending in a newline.
@@ -84,10 +99,10 @@ def render_text(diagnosis: Diagnosis) -> str:
     if diagnosis.details:
         lines.append("Suspects")
         for suspect in diagnosis.details:
-            lines.extend(f"  {line}" for line in _suspect_lines(suspect))
+            lines.extend(f"  {line}" for line in _suspect_lines(suspect, stacks))
         lines.append("")
     for position, fault in enumerate(diagnosis.faults, start=1):
-        lines.extend(_fault_lines(fault, position, len(diagnosis.faults)))
+        lines.extend(_fault_lines(fault, position, len(diagnosis.faults), stacks))
         lines.append("")
     if diagnosis.unread:
         lines.append("Not used")

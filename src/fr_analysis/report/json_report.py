@@ -1,0 +1,51 @@
+"""The diagnosis as JSON, in the shape of the published schema ``diagnosis.schema.json``."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.resources
+import json
+from pathlib import Path
+from typing import Any
+
+from fr_analysis.diagnosis import Diagnosis
+
+SCHEMA_VERSION = "1.0"
+"""Major: a field changed its meaning or went. Minor: a field came."""
+
+
+def _plain(value: Any) -> Any:
+    """Dataclasses to dictionaries, tuples to lists, paths to text."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {
+            field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)
+        }
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def diagnosis_as_dict(diagnosis: Diagnosis) -> dict[str, Any]:
+    """The diagnosis as plain data, as ``json`` writes it.
+
+    Args:
+        diagnosis: the answer.
+
+    Returns:
+        A dictionary that the schema describes, ``schema_version`` first.
+    """
+    table: dict[str, Any] = {"schema_version": SCHEMA_VERSION}
+    table |= _plain(diagnosis)
+    return table
+
+
+def render_json(diagnosis: Diagnosis) -> str:
+    """Render a diagnosis as JSON text, ending in a newline."""
+    return json.dumps(diagnosis_as_dict(diagnosis), indent=2) + "\n"
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of what ``render_json`` writes."""
+    text = importlib.resources.files("fr_analysis.report").joinpath("diagnosis.schema.json")
+    loaded: dict[str, Any] = json.loads(text.read_text(encoding="utf-8"))
+    return loaded
