@@ -20,6 +20,8 @@ extensions = [
     # Named here although `html_theme` would load it: it registers a `customcarditem` of its own,
     # and whoever registers last wins. Ours must come after.
     "pytorch_sphinx_theme2",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
     "sphinx_copybutton",
     "sphinx_design",
     "sphinx_gallery.gen_gallery",
@@ -41,7 +43,20 @@ html_copy_source = False
 
 # Pages whose demo runs at every build: what they claim, beside the page. Claims become
 # substitutions such as |suspect|; what the demo prints lands in _build/captures.
-demo_sources = ["intermediate_source/debug_hangs_with_flight_recorder.toml"]
+demo_sources = [
+    "intermediate_source/debug_hangs_with_flight_recorder.toml",
+    "intermediate_source/fr_analysis_reference.toml",
+]
+
+# The reference is made from the docstrings. Types of the standard library lead nowhere: their
+# inventory would have to be fetched from another host at every build.
+nitpick_ignore_regex = [
+    ("py:.*", r"(collections\.abc|pathlib|os|enum|typing|dataclasses)\..*"),
+    ("py:class", r"(Mapping|Any|Path|StrEnum|TypedDict)"),
+]
+autodoc_default_options = {"show-inheritance": False}
+autodoc_member_order = "bysource"
+autodoc_class_signature = "separated"
 
 # Copying a command must give what one types: no prompt, no output, no line number.
 copybutton_exclude = ".linenos, .gp, .go"

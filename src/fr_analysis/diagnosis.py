@@ -54,9 +54,9 @@ class Condition(StrEnum):
     """What is known of a suspect, as far as the evidence goes."""
 
     ALIVE = "alive"
-    """It answered: its dump or its stack is there, but it never joined."""
+    """Its dump or its stack is there, but it never joined."""
     SILENT = "silent"
-    """It left no dump, or did not answer the debug server: dead or unable to answer."""
+    """It left no dump, being dead or unable to answer."""
     UNREADABLE = "unreadable"
     """Its dump is there but could not be read."""
     AHEAD = "ahead"

@@ -1,10 +1,13 @@
 """Runs a page's demo on real ranks, checks what the page claims, and keeps what was printed.
 
-Beside a page ``NAME.rst`` stands ``NAME.toml`` with three parts: ``[run]`` (script, number
-of ranks, environment), ``[claims]`` (the outcome) and ``[[shown]]`` (commands run on the
-dumps). Outputs land in ``_build/captures/NAME``, from where the page includes them; they
-are kept until the script, the claims, the analyzer or torch change. A claim that does not
-hold stops the build, and then nothing is kept.
+Beside a page ``NAME.rst`` stands ``NAME.toml``: ``[run]`` (script, number of ranks,
+environment), ``[claims]`` (the outcome), ``[partial]`` (folders with some ranks' dumps) and
+``[[shown]]`` (commands run on the dumps). A page that only shows commands has no ``[run]``,
+and takes dumps of the repository by ``[data]``.
+
+Outputs land in ``_build/captures/NAME``, from where the page includes them; they are kept
+until the script, the claims, the analyzer or torch change. A claim that does not hold stops
+the build, and then nothing is kept.
 """
 
 from __future__ import annotations
@@ -51,19 +54,32 @@ class ShownCommand:
 
 
 @dataclass(frozen=True, slots=True)
-class PageRun:
-    """What a page runs and claims, read from its TOML file."""
+class Demo:
+    """A script to run on real ranks, and what is claimed of the run.
 
-    name: str
-    source: Path
+    ``partial`` are folders to make with the dumps of some ranks only: name to ranks.
+    """
+
     script: Path
     nproc: int
     deadline_s: float
     env: Mapping[str, str]
     claims: Claims
-    shown: tuple[ShownCommand, ...]
     partial: Mapping[str, list[int]]
-    """Folders to make with the dumps of some ranks only: name to ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageRun:
+    """What a page runs, claims and shows, read from its TOML file.
+
+    ``data`` are names under which commands find files of the repository.
+    """
+
+    name: str
+    source: Path
+    demo: Demo | None
+    data: Mapping[str, Path]
+    shown: tuple[ShownCommand, ...]
 
 
 def communicator() -> str:
@@ -75,6 +91,19 @@ def communicator() -> str:
     return "torchcomms"
 
 
+def _load_demo(table: Mapping[str, Any], folder: Path) -> Demo:
+    claims = dict(table["claims"])
+    special = {name: claims.pop(name, {}) for name in ("torch", "torchcomms")}
+    return Demo(
+        script=folder / table["run"]["script"],
+        nproc=table["run"]["nproc"],
+        deadline_s=table["run"]["deadline_s"],
+        env=table["run"].get("env", {}),
+        claims=Claims.from_mapping(claims | special[communicator()]),
+        partial=table.get("partial", {}),
+    )
+
+
 def load_page_run(source: Path) -> PageRun:
     """Read a page's TOML file.
 
@@ -83,18 +112,12 @@ def load_page_run(source: Path) -> PageRun:
     """
     try:
         table: dict[str, Any] = tomllib.loads(source.read_text(encoding="utf-8"))
-        claims = dict(table["claims"])
-        special = {name: claims.pop(name, {}) for name in ("torch", "torchcomms")}
         return PageRun(
             name=source.stem,
             source=source,
-            script=source.parent / table["run"]["script"],
-            nproc=table["run"]["nproc"],
-            deadline_s=table["run"]["deadline_s"],
-            env=table["run"].get("env", {}),
-            claims=Claims.from_mapping(claims | special[communicator()]),
+            demo=_load_demo(table, source.parent) if "run" in table else None,
+            data={name: SOURCE.parent / path for name, path in table.get("data", {}).items()},
             shown=tuple(ShownCommand(**shown) for shown in table.get("shown", [])),
-            partial=table.get("partial", {}),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise CaptureError(f"{source}: {error}") from None
@@ -103,7 +126,11 @@ def load_page_run(source: Path) -> PageRun:
 def fingerprint(run: PageRun) -> str:
     """A hash of all that the captured output depends on."""
     digest = hashlib.sha256()
-    files = [run.source, run.script]
+    files = [run.source]
+    if run.demo:
+        files.append(run.demo.script)
+    for data in run.data.values():
+        files.extend(sorted(file for file in data.rglob("*") if file.is_file()))
     for package in ("fr_analysis", "rank_lab", "site_build"):
         files.extend(sorted((SOURCE / package).rglob("*.py")))
     for file in files:
@@ -115,11 +142,12 @@ def fingerprint(run: PageRun) -> str:
 
 def substitutions(run: PageRun) -> dict[str, str]:
     """The claims as texts for a page: the numbers in its prose are these and no others."""
-    claims = run.claims
+    if run.demo is None:
+        return {}
+    claims = run.demo.claims
     texts = {
-        "nproc": str(run.nproc),
+        "nproc": str(run.demo.nproc),
         "torch-version": importlib.metadata.version("torch").split("+")[0],
-        "python-version": ".".join(map(str, sys.version_info[:2])),
         "communicator": {"torch": "torch.distributed", "torchcomms": "TorchComms"}[communicator()],
     }
     if claims.suspects:
@@ -129,11 +157,9 @@ def substitutions(run: PageRun) -> dict[str, str]:
         texts["victim"] = ", ".join(map(str, claims.victims))
     if claims.collective_seq_id is not None:
         texts["seq-id"] = str(claims.collective_seq_id)
-        texts["seq-id-before"] = str(claims.collective_seq_id - 1)
     for rank, count in enumerate(claims.operations or ()):
         texts[f"operations-of-rank-{rank}"] = str(count)
-    texts |= {f"env-{name}": value for name, value in run.env.items()}
-    return texts
+    return texts | {f"env-{name}": value for name, value in run.demo.env.items()}
 
 
 def _run_command(shown: ShownCommand, folder: Path) -> str:
@@ -192,44 +218,54 @@ def _last_entry(dump: Path) -> str:
     return json.dumps(content["entries"][-1], indent=2)
 
 
-def _produce(run: PageRun, folder: Path) -> dict[str, str]:
-    """Run everything; returns the texts by file name."""
+def _run_demo(run: PageRun, demo: Demo, folder: Path) -> tuple[RunRecord, dict[str, str]]:
+    """Run the demo and check the claims; returns the texts that the run itself left."""
     record = run_ranks(
-        run.script,
-        nproc=run.nproc,
-        run_dir=folder / "run",
-        deadline_s=run.deadline_s,
-        env=run.env,
+        demo.script,
+        nproc=demo.nproc,
+        run_dir=folder,
+        deadline_s=demo.deadline_s,
+        env=demo.env,
     )
     _check_run(record)
-    if wrong := differences(run.claims, analyze(record.dump_dir)):
+    if wrong := differences(demo.claims, analyze(record.dump_dir)):
         raise CaptureError(
             f"{run.name}: the run is not what the page claims in {run.source.name}: "
             + "; ".join(wrong)
         )
-    (record.run_dir / DUMPS_NAME).symlink_to(record.dump_dir)
-    texts = {"ranks.txt": "".join(rank.stdout for rank in record.ranks)}
-    texts["files.txt"] = _listing(record.dump_dir)
-    texts["entry.json"] = _last_entry(record.dump_files[0])
-    texts["stacks.txt"] = record.stacks_files[-1].read_text()
     traces = sorted(record.dump_dir.glob("*fr_trace_*.txt"))
     if not traces:
         raise CaptureError(f"{run.name}: the run left no text snapshot of the recorders")
-    texts["fr_trace.txt"] = traces[-1].read_text()
-    for name, ranks in run.partial.items():
-        (record.run_dir / name).mkdir()
+    (folder / DUMPS_NAME).symlink_to(record.dump_dir)
+    for name, ranks in demo.partial.items():
+        (folder / name).mkdir()
         for rank in ranks:
-            shutil.copy(record.dump_files[rank], record.run_dir / name)
+            shutil.copy(record.dump_files[rank], folder / name)
+    return record, {
+        "ranks.txt": "".join(rank.stdout for rank in record.ranks),
+        "files.txt": _listing(record.dump_dir),
+        "entry.json": _last_entry(record.dump_files[0]),
+        "stacks.txt": record.stacks_files[-1].read_text(encoding="utf-8"),
+        "fr_trace.txt": traces[-1].read_text(encoding="utf-8"),
+    }
+
+
+def _produce(run: PageRun, folder: Path) -> dict[str, str]:
+    """Run everything in a folder; returns the stable texts by file name."""
+    texts: dict[str, str] = {}
+    places: list[tuple[Path, str]] = []
+    if run.demo:
+        record, texts = _run_demo(run, run.demo, folder)
+        places = [(record.dump_dir, DUMPS_NAME), (run.demo.script.parent, "/home/you")]
+    folder.mkdir(exist_ok=True)
+    for name, data in run.data.items():
+        (folder / name).symlink_to(data)
     for shown in run.shown:
-        texts[f"{shown.name}.txt"] = _run_command(shown, record.run_dir)
-    places = (
-        (record.dump_dir, DUMPS_NAME),
-        (record.run_dir, "."),
-        (run.script.parent, "/home/you"),
-    )
-    stable = {name: stabilize(text, places) for name, text in texts.items()}
-    # One line per kind of snapshot: how many there are depends on the machine.
-    stable["files.txt"] = "".join(dict.fromkeys(stable["files.txt"].splitlines(keepends=True)))
+        texts[f"{shown.name}.txt"] = _run_command(shown, folder)
+    stable = {name: stabilize(text, [*places, (folder, ".")]) for name, text in texts.items()}
+    if "files.txt" in stable:
+        # One line per kind of snapshot: how many there are depends on the machine.
+        stable["files.txt"] = "".join(dict.fromkeys(stable["files.txt"].splitlines(keepends=True)))
     return stable
 
 
@@ -252,11 +288,12 @@ def capture(run: PageRun, captures: Path, announce: Callable[[str], object] = pr
     key = fingerprint(run)
     if key_file.exists() and key_file.read_text() == key:
         return False
-    announce(f"{run.name}: running {run.script.name} on {run.nproc} ranks ...")
+    if run.demo:
+        announce(f"{run.name}: running {run.demo.script.name} on {run.demo.nproc} ranks ...")
     shutil.rmtree(target, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix="capture-") as scratch:
         try:
-            texts = _produce(run, Path(scratch))
+            texts = _produce(run, Path(scratch).resolve() / "run")
         except (RankLabError, FrAnalysisError) as error:
             raise CaptureError(f"{run.name}: {error}") from None
     target.mkdir(parents=True)

@@ -115,7 +115,7 @@ def test_unchanged_demo_is_not_run_again(tmp_path: Path) -> None:
     run = load_page_run(CLAIMS)
     assert capture(run, ROOT / "_build" / "captures") is False
     shutil.copytree(ROOT / "intermediate_source", tmp_path / "pages")
-    changed = tmp_path / "pages" / run.script.name
+    changed = tmp_path / "pages" / "verify_flight_recorder.py"
     changed.write_text(changed.read_text() + "\n# edited\n")
     assert fingerprint(load_page_run(tmp_path / "pages" / CLAIMS.name)) != fingerprint(run)
 
