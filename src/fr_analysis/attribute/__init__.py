@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 
 from fr_analysis.attribute.disagreements import (
     Disagreement,
@@ -18,6 +19,7 @@ from fr_analysis.attribute.disagreements import (
     split_sides,
 )
 from fr_analysis.attribute.evidence import Describer
+from fr_analysis.attribute.siblings import Siblings
 from fr_analysis.attribute.waits import Wait, WaitFinder, cycles, reachable
 from fr_analysis.diagnosis import (
     AttributionState,
@@ -45,13 +47,24 @@ class _Attribution:
         self.trace = progress.trace
         self.describe = Describer(progress)
         self.waits = WaitFinder(progress).find()
-        self.disagreements = find_disagreements(progress)
-        self.disputes = find_membership_disputes(progress)
+        self.siblings = Siblings(progress)
+        self.disagreements = {
+            group: self._settled(found) for group, found in find_disagreements(progress).items()
+        }
+        self.disputes = find_membership_disputes(progress, self.waits.values())
         self.edges = self._edges()
         self.conditions: dict[int, Condition] = {}
         self.faults: list[Fault] = []
         self.stuck: list[StuckGroup] = []
         self.notes: list[str] = []
+
+    def _settled(self, found: Disagreement) -> Disagreement:
+        """A disagreement of equal sides, decided by groups of the same kind where they tell."""
+        odd = () if found.odd else self.siblings.settle(found)
+        if not odd:
+            return found
+        rest = tuple(rank for side in found.sides for rank in side if rank not in odd)
+        return replace(found, odd=odd, sides=(tuple(sorted(rest)), odd), settled=True)
 
     def _disagreement_of(self, wait: Wait) -> Disagreement | None:
         """The disagreement in whose shadow a rank waits."""
@@ -65,9 +78,12 @@ class _Attribution:
 
     def _edges(self) -> dict[int, tuple[int, ...]]:
         edges = {}
+        odd = {rank for dispute in self.disputes.values() for rank in dispute.odd}
         for rank, wait in self.waits.items():
             disagreement = self._disagreement_of(wait)
-            if disagreement is None:
+            if rank in odd:
+                edges[rank] = ()
+            elif disagreement is None:
                 edges[rank] = wait.targets
             elif rank not in disagreement.odd:
                 edges[rank] = disagreement.odd
@@ -218,20 +234,9 @@ class _Attribution:
             transfers = [wait for wait in inside if wait.number is None]
             p2p = len(transfers) == len(inside)
             kind = FaultKind.P2P_CYCLE if p2p else FaultKind.ORDER_DEADLOCK
-            suspects = members
             if transfers and not p2p:
-                # One end is in a transfer, the other in a collective: which of them is
-                # wrong to be where it is, the dumps cannot tell.
                 kind = FaultKind.P2P_UNMATCHED
-                ends = {wait.rank for wait in transfers}
-                ends.update(t for wait in transfers for t in wait.targets)
-                suspects = tuple(sorted(ends & set(members)))
-            same = all(
-                set(self.progress.groups.groups[group].members) >= set(members) for group in groups
-            )
-            if same and not transfers:
-                odd, _ = split_sides({wait.rank: wait.group for wait in inside})
-                suspects = odd or members
+            suspects = self._odd_of_cycle(kind, inside)
             self._blame(suspects, Condition.WAITING if suspects == members else Condition.DISAGREES)
             victims = {r for r in self.edges if reachable(r, self.edges) & set(members)}
             victims = (victims | set(members)) - set(suspects)
@@ -242,6 +247,30 @@ class _Attribution:
                 targets = {t for wait in here for t in wait.targets}
                 number = min((w.number for w in here if w.number is not None), default=None)
                 self._add_front(group, number, waiting, tuple(sorted(targets & set(members))))
+
+    def _odd_of_cycle(self, kind: FaultKind, inside: list[Wait]) -> tuple[int, ...]:
+        """Who of a cycle is to blame; empty where nothing tells."""
+        members = tuple(wait.rank for wait in inside)
+        odd = self.siblings.odd_ones(members)
+        if odd:
+            return odd
+        if kind is FaultKind.P2P_CYCLE:
+            return members
+        if kind is FaultKind.P2P_UNMATCHED:
+            # One end is in a transfer, the other in a collective: which of them is wrong
+            # to be where it is, the dumps cannot tell.
+            return ()
+        everyone = all(
+            set(self.progress.groups.groups[wait.group].members) >= set(members) for wait in inside
+        )
+        if everyone:
+            odd, _ = split_sides({wait.rank: wait.group for wait in inside})
+        outside = any(
+            rank not in members and reachable(rank, self.edges) & set(members)
+            for rank in self.edges
+        )
+        # Two ranks of two: each waits for the other, and both are in it alike.
+        return odd or (members if len(members) == 2 and not outside else ())
 
     def _add_stuck_devices(self) -> None:
         """Operations that all members joined and that nothing holds up."""
@@ -254,7 +283,8 @@ class _Attribution:
             places.items(), key=lambda item: min(map(self.describe.entered_ns, item[1]))
         ):
             behind = tuple(w.rank for w in waits if w.finished or w.not_begun)
-            suspects = behind if len(behind) < len(waits) or waits[0].finished else ()
+            joined = len(self.progress.groups.groups[group].members)
+            suspects = behind if len(behind) < joined else ()
             self._blame(suspects, Condition.DEVICE)
             stuck = tuple(wait.rank for wait in waits)
             victims = tuple(
@@ -333,6 +363,7 @@ _NAMELESS = frozenset(
         FaultKind.DTYPE_MISMATCH,
         FaultKind.SPLIT_MISMATCH,
         FaultKind.MEMBERSHIP_MISMATCH,
+        FaultKind.ORDER_DEADLOCK,
         FaultKind.NO_PROGRESS,
     }
 )

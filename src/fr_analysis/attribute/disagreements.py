@@ -7,9 +7,10 @@ both sides are shown and nobody is blamed.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
+from fr_analysis.attribute.waits import Wait
 from fr_analysis.diagnosis import FaultKind
 from fr_analysis.match.progress import Join, Progress
 from fr_analysis.match.semantics import Agreement, agreement, elements
@@ -23,6 +24,7 @@ class Disagreement:
         group, number: which; number is None where the group itself is disputed.
         odd: ranks on the odd side; empty where no side has a clear majority.
         sides: each side's ranks, the largest first.
+        settled: the sides are equal, and groups of the same kind told which is odd.
     """
 
     kind: FaultKind
@@ -30,6 +32,7 @@ class Disagreement:
     number: int | None
     odd: tuple[int, ...]
     sides: tuple[tuple[int, ...], ...]
+    settled: bool = False
 
 
 def split_sides(value_of: Mapping[int, Hashable]) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
@@ -176,8 +179,16 @@ def find_disagreements(progress: Progress) -> dict[int, Disagreement]:
     return first
 
 
-def find_membership_disputes(progress: Progress) -> dict[int, Disagreement]:
-    """Groups that ranks hold different versions of, by group index."""
+def find_membership_disputes(progress: Progress, waits: Iterable[Wait]) -> dict[int, Disagreement]:
+    """Groups that ranks hold different versions of, by group index.
+
+    Also groups that members wait in while another, by its own list of groups, is in none
+    such: it never created the group.
+
+    Args:
+        progress: the match.
+        waits: what the ranks wait in.
+    """
     disputes = {}
     for group in progress.groups.groups:
         if group.versions:
@@ -185,4 +196,24 @@ def find_membership_disputes(progress: Progress) -> dict[int, Disagreement]:
             disputes[group.index] = Disagreement(
                 FaultKind.MEMBERSHIP_MISMATCH, group.index, None, odd, tuple(sides)
             )
+    for wait in waits:
+        outsiders = _without_group(progress, wait)
+        if outsiders and wait.group not in disputes:
+            members = progress.groups.groups[wait.group].members
+            rest = tuple(rank for rank in members if rank not in outsiders)
+            disputes[wait.group] = Disagreement(
+                FaultKind.MEMBERSHIP_MISMATCH, wait.group, None, outsiders, (rest, outsiders)
+            )
     return disputes
+
+
+def _without_group(progress: Progress, wait: Wait) -> tuple[int, ...]:
+    """Members that a rank waits for although they list their groups and not this one."""
+    found = []
+    for rank in wait.absent:
+        dump = progress.trace.dumps.get(rank)
+        if dump is None or wait.group in progress.groups.of_rank[rank]:
+            continue
+        if any(members is not None for members in dump.declared_members):
+            found.append(rank)
+    return tuple(found)

@@ -187,6 +187,12 @@ class Describer:
         if found.number is None:
             for text, ranks in process_group.versions:
                 evidence.append(f"{named_ranks(ranks)}: group {process_group.name.name} is {text}")
+            if not process_group.versions:
+                evidence.append(
+                    f"{named_ranks(found.odd)} {_verb(found.odd, 'has', 'have')} no group "
+                    f"{process_group.name}, although the others count "
+                    f"{_verb(found.odd, 'it', 'them')} among its members"
+                )
         else:
             joins = self._progress.joins(found.group, found.number)
             evidence.append(f"at {self._place(found.group, joins)} the members disagree:")
@@ -196,7 +202,13 @@ class Describer:
                     f"{named_ranks(call.ranks)} "
                     f"{_verb(call.ranks, 'calls', 'call')} {call.describe()}{at}"
                 )
-        if found.odd:
+        if found.settled:
+            evidence.append(
+                f"every other group of this kind calls what {named_ranks(found.sides[0])} "
+                f"{_verb(found.sides[0], 'calls', 'call')}: "
+                f"{named_ranks(found.odd)} {_verb(found.odd, 'is', 'are')} odd"
+            )
+        elif found.odd:
             majority = len(found.sides[0])
             evidence.append(
                 f"{named_ranks(found.odd)} {_verb(found.odd, 'stands', 'stand')} "

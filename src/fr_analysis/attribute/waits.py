@@ -73,10 +73,21 @@ class WaitFinder:
         for rank, rows in self._outstanding.items():
             found = [self._judge(rank, row) for row in rows[:_MOST_ROWS]]
             if found:
-                # What everyone joined and nothing holds up may be moving: a later operation
-                # that lacks a member tells more. Unless peers finished it: then it is stuck.
-                waits[rank] = next((w for w in found if w.targets or w.finished), found[0])
+                waits[rank] = self._decisive(found)
         return waits
+
+    def _decisive(self, found: list[Wait]) -> Wait:
+        """The operation that a rank waits in: its oldest one.
+
+        Unless everyone joined that one and nothing holds it up, so that it may be moving,
+        and a later one lacks a member that has nothing outstanding itself.
+        """
+        if found[0].targets or found[0].finished:
+            return found[0]
+        for wait in found[1:]:
+            if wait.absent and any(rank not in self._oldest for rank in wait.absent):
+                return wait
+        return found[0]
 
     def _numbers_by_row(self) -> dict[int, dict[int, tuple[int, int]]]:
         """Per rank, row to (group, matched number), of all collectives that may be waited in."""

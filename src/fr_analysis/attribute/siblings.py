@@ -1,0 +1,205 @@
+"""What ranks in the same role did: a vote where two sides of a fault are equally strong.
+
+Distributed programs are mostly one program: the members of a data or tensor parallel
+group issue the same operations in the same order. Where one rank waits in a group and
+another elsewhere, and nothing tells which of them left the common path, the ranks in
+their role do: the one whose recorded order of operations departs from theirs is at fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fr_analysis.attribute.disagreements import Disagreement
+from fr_analysis.diagnosis import FaultKind
+from fr_analysis.match.groups import ProcessGroup
+from fr_analysis.match.progress import Progress
+from fr_analysis.match.semantics import (
+    Agreement,
+    agreement,
+    is_batch_end,
+    operation_name,
+    point_to_point,
+)
+
+Token = tuple[str, str, int | None]
+"""Kind of group, operation, and for a transfer how far away its peer is in the group."""
+
+_SAME_ROLE = 1 / 3
+"""A single rank votes only if it went the same way for at least this part of the record."""
+
+
+def group_kind(group: ProcessGroup) -> str:
+    """What groups of one purpose share: their description, or their name without its count.
+
+    TorchComms describes every group by its backend and names it ``tp_2``.
+    """
+    description = group.name.description
+    if description and description not in _NO_PURPOSE:
+        return description
+    return group.name.name.rstrip("0123456789").rstrip("_") or f"{len(group.members)} ranks"
+
+
+class Siblings:
+    """Compares ranks by what they recorded, in order."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._tokens: dict[int, list[tuple[int, Token]]] = {}
+
+    def odd_ones(self, disputed: Iterable[int]) -> tuple[int, ...]:
+        """Of ranks that block each other, those that left the path of ranks in their role.
+
+        Args:
+            disputed: the ranks.
+
+        Returns:
+            The odd ones; empty where the others' record does not tell, or tells it of all.
+        """
+        disputed = tuple(disputed)
+        odd = tuple(rank for rank in disputed if self._is_odd(rank, set(disputed)))
+        return odd if len(odd) < len(disputed) else ()
+
+    def _is_odd(self, rank: int, disputed: set[int]) -> bool:
+        if rank not in self._progress.trace.dumps:
+            return False
+        found = False
+        for index in set(self._progress.groups.of_rank[rank]):
+            vote = self._vote(rank, self._progress.groups.groups[index], disputed)
+            if vote is False:
+                return False
+            found = found or vote is True
+        return found
+
+    def _vote(self, rank: int, group: ProcessGroup, disputed: set[int]) -> bool | None:
+        """Whether the members of one group stand against a rank; None where they are no peers."""
+        dumps = self._progress.trace.dumps
+        others = [member for member in group.members if member != rank and member in dumps]
+        trusted = [member for member in others if member not in disputed]
+        if len(trusted) == 1:
+            shared, mine, its = self._common(rank, trusted[0], group)
+            if shared >= _SAME_ROLE * max(min(mine, its), 1) and shared:
+                return shared < min(mine, its)
+            return None
+        voters = (trusted or others)[:_MOST_VOTERS]
+        if len(voters) < 2:
+            return None
+        majority = len(voters) / 2
+        agreed = [
+            sum(self._compatible(voter, other, group) for other in voters) for voter in voters
+        ]
+        if max(agreed) <= majority:
+            return None
+        leader = voters[agreed.index(max(agreed))]
+        camp = [voter for voter in voters if self._compatible(leader, voter, group)]
+        return sum(self._compatible(rank, voter, group) for voter in camp) <= len(camp) / 2
+
+    def _compatible(self, a: int, b: int, group: ProcessGroup) -> bool:
+        shared, first, second = self._common(a, b, group)
+        return shared >= min(first, second)
+
+    def _common(self, a: int, b: int, group: ProcessGroup) -> tuple[int, int, int]:
+        """How long two ranks went the same way, and how much of each is compared."""
+        first, second = self._from_anchor(a, b, group)
+        shared = 0
+        for mine, its in zip(first, second, strict=False):
+            if mine != its:
+                break
+            shared += 1
+        return shared, len(first), len(second)
+
+    def _from_anchor(self, a: int, b: int, group: ProcessGroup) -> tuple[list[Token], list[Token]]:
+        """The two records from the same point on: their beginning, or a shared collective."""
+        first, second = self._record(a), self._record(b)
+        dumps = self._progress.trace.dumps
+        if all(int(dumps[rank].operations.record.min(initial=0)) <= 0 for rank in (a, b)):
+            return [token for _, token in first], [token for _, token in second]
+        held = [
+            {
+                int(number): int(row)
+                for number, row in zip(
+                    self._progress.number[at].tolist(),
+                    self._progress.row[at].tolist(),
+                    strict=True,
+                )
+            }
+            for rank in (a, b)
+            for at in [
+                (self._progress.group == group.index) & (self._progress.rank == rank)
+            ]
+        ]
+        both = held[0].keys() & held[1].keys()
+        if not both:
+            return [], []
+        start = min(both)
+        return (
+            [token for row, token in first if row >= held[0][start]],
+            [token for row, token in second if row >= held[1][start]],
+        )
+
+    def _record(self, rank: int) -> list[tuple[int, Token]]:
+        if rank not in self._tokens:
+            dump = self._progress.trace.dumps[rank]
+            groups = self._progress.groups
+            kinds = [group_kind(groups.groups[index]) for index in groups.of_rank[rank]]
+            calls = []
+            for signature in dump.signatures:
+                transfer = point_to_point(signature.operation)
+                name = operation_name(signature.operation)
+                distance = None
+                if transfer is not None:
+                    name = "send" if transfer.is_send else "recv"
+                    if transfer.me is not None and transfer.peer is not None:
+                        distance = transfer.peer - transfer.me
+                calls.append(None if is_batch_end(signature.operation) else (name, distance))
+            record: list[tuple[int, Token]] = []
+            for row, (local, index) in enumerate(
+                zip(
+                    dump.operations.group.tolist(),
+                    dump.operations.signature.tolist(),
+                    strict=True,
+                )
+            ):
+                call = calls[index]
+                if call is not None:
+                    record.append((row, (kinds[local], *call)))
+            self._tokens[rank] = record
+        return self._tokens[rank]
+
+    def settle(self, found: Disagreement) -> tuple[int, ...]:
+        """The odd side of a disagreement without a majority, by what groups of its kind did.
+
+        Args:
+            found: a disagreement of equal sides.
+
+        Returns:
+            The ranks that differ from what all groups of the same kind and size called at
+            this number; empty where those differ too, or where there are none.
+        """
+        if found.number is None or found.kind is FaultKind.SPLIT_MISMATCH:
+            return ()
+        groups = self._progress.groups.groups
+        group = groups[found.group]
+        kind, size = group_kind(group), len(group.members)
+        elsewhere: set[tuple[Agreement, ...]] = set()
+        for other in groups:
+            if other.index == group.index or len(other.members) != size or group_kind(other) != kind:
+                continue
+            elsewhere.update(self._called(other.index, found.number).values())
+        if len(elsewhere) != 1:
+            return ()
+        right = elsewhere.pop()
+        called = self._called(found.group, found.number)
+        odd = tuple(rank for rank, value in sorted(called.items()) if value != right)
+        return odd if 0 < len(odd) < len(called) else ()
+
+    def _called(self, group: int, number: int) -> dict[int, tuple[Agreement, ...]]:
+        called: dict[int, tuple[Agreement, ...]] = {}
+        for join in self._progress.joins(group, number):
+            called[join.rank] = (*called.get(join.rank, ()), agreement(join.signature))
+        return called
+
+
+_NO_PURPOSE = frozenset({"undefined", "gloo", "nccl", "ncclx", "xccl", "rccl", "hccl", "mccl"})
+_MOST_VOTERS = 16
+"""More members of a group say nothing new."""
