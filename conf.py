@@ -54,9 +54,8 @@ nitpick_ignore_regex = [
     ("py:.*", r"(collections\.abc|pathlib|os|enum|typing|dataclasses)\..*"),
     ("py:class", r"(Mapping|Any|Path|StrEnum|TypedDict)"),
 ]
-autodoc_default_options = {"show-inheritance": False}
 autodoc_member_order = "bysource"
-autodoc_class_signature = "separated"
+maximum_signature_line_length = 80
 
 # Copying a command must give what one types: no prompt, no output, no line number.
 copybutton_exclude = ".linenos, .gp, .go"

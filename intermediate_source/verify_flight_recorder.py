@@ -120,12 +120,15 @@ class TorchComms:
         self.broadcast = lambda tensor, root: self.comm.broadcast(tensor, root, async_op=False)
 
     def has_pending(self):
+        """Whether this rank is in an operation that is not over."""
         return bool(json.loads(self.recorder.dump_json(include_completed=False)).get("entries"))
 
     def write_dump(self):
+        """Write per_rank/rank_<N>."""
         self.recorder.dump_file(RANK)
 
     def close(self):
+        """Let go of the other ranks."""
         with contextlib.suppress(RuntimeError):  # after a timeout, it may be past a clean end
             self.comm.finalize()
 
@@ -145,14 +148,17 @@ class TorchDistributed:
         dist.init_process_group("gloo", timeout=timedelta(seconds=COMM_TIMEOUT))
 
     def has_pending(self):
+        """Whether this rank is in an operation that is not over."""
         return any(not entry["retired"] for entry in self.dump()["entries"])
 
     def dump(self):
+        """Return what this rank has recorded."""
         dump = _dump_fr_trace(includeCollectives=True, includeStackTraces=True, onlyActive=False)
         members = dist.get_process_group_ranks(dist.group.WORLD)
         return name_members(pickle.loads(dump), members)  # noqa: S301 (made by this process)
 
     def write_dump(self):
+        """Write per_rank/rank_<N>."""
         dump = self.dump()
         if hangs_now():  # still, so it was taken during the hang
             unfinished = FR_DUMP_DIR / f".rank_{RANK}"
@@ -160,6 +166,7 @@ class TorchDistributed:
             unfinished.replace(PER_RANK / f"rank_{RANK}")  # no reader ever sees half a file
 
     def close(self):
+        """Let go of the other ranks."""
         dist.destroy_process_group()
 
 
@@ -230,10 +237,12 @@ class DuringHang:
     """Keeps a snapshot only if all ranks hang before and after it; has them write their dumps."""
 
     def dump(self):
+        """Return the text of a snapshot, or None for no file."""
         text = super().dump() if self.all_hang() else None
-        return text if text and self.all_hang() else None  # None: no file
+        return text if text and self.all_hang() else None
 
     def all_hang(self):
+        """Ask every rank, which writes its dump if it hangs."""
         _, answers = fetch_all("write_dump_in_hang", timeout=self.fetch_timeout)
         return all(answer.status_code == 200 and answer.json() for answer in answers)
 
