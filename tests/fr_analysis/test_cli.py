@@ -10,10 +10,10 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from support import ROOT
 
 from fr_analysis import schema
 from fr_analysis.cli import ExitStatus, parse_rank_list
+from support import ROOT
 
 HANG = ROOT / "tests" / "data" / "gloo_hang_3ranks"
 

@@ -4,9 +4,9 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from support import ROOT
 
 from fr_analysis import AttributionState, CollectiveAnalyzer, FrAnalysisError
+from support import ROOT
 
 HANG = ROOT / "tests" / "data" / "gloo_hang_3ranks"
 CONFIG = {"fr_path": str(HANG), "pattern": "trace_*", "verbose": False, "health_check": False}

@@ -7,9 +7,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from support import ROOT, sphinx_build
 
 from site_build.captures import CaptureError, capture, fingerprint, load_page_run, substitutions
+from support import ROOT, sphinx_build
 
 CLAIMS = ROOT / "intermediate_source" / "debug_hangs_with_flight_recorder.toml"
 PAGE = "intermediate/debug_hangs_with_flight_recorder.html"
