@@ -12,6 +12,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 
+import numpy as np
+
 from fr_analysis.attribute.disagreements import (
     Disagreement,
     find_disagreements,
@@ -33,6 +35,7 @@ from fr_analysis.diagnosis import (
     Verdict,
 )
 from fr_analysis.match import Progress
+from fr_analysis.trace import Completion
 
 __all__ = ["attribute"]
 
@@ -57,6 +60,7 @@ class _Attribution:
         self.faults: list[Fault] = []
         self.stuck: list[StuckGroup] = []
         self.notes: list[str] = []
+        self.undecided = False
 
     def _settled(self, found: Disagreement) -> Disagreement:
         """A disagreement of equal sides, decided by groups of the same kind where they tell."""
@@ -282,6 +286,11 @@ class _Attribution:
         for (group, number), waits in sorted(
             places.items(), key=lambda item: min(map(self.describe.entered_ns, item[1]))
         ):
+            if not self._members_known(group):
+                self.notes.append(self.describe.unknown_members(group, number, waits))
+                self._add_front(group, number, tuple(wait.rank for wait in waits), ())
+                self.undecided = True
+                continue
             behind = tuple(w.rank for w in waits if w.finished or w.not_begun)
             joined = len(self.progress.groups.groups[group].members)
             suspects = behind if len(behind) < joined else ()
@@ -294,6 +303,20 @@ class _Attribution:
             )
             self.faults.append(self.describe.no_progress(group, number, waits, suspects, victims))
             self._add_front(group, number, stuck, suspects)
+
+    def _members_known(self, group: int) -> bool:
+        """Whether those that recorded in a group are surely all of its members.
+
+        Where no dump declares them, as with torch's Gloo process group, one complete
+        operation tells: every member has recorded that one.
+        """
+        if self.progress.groups.groups[group].declared:
+            return True
+        return any(
+            (dump.operations.completion[local == group] > Completion.PENDING).any()
+            for rank, dump in self.trace.dumps.items()
+            for local in [np.array(self.progress.groups.of_rank[rank])[dump.operations.group]]
+        )
 
     # -- the answer -----------------------------------------------------------------
 
@@ -314,7 +337,13 @@ class _Attribution:
         established = [fault for fault in faults if fault.suspects or fault.kind in _NAMELESS]
         if established:
             verdict = Verdict.FAULT
-        elif faults or missing or self.trace.unread or not self._anything_recorded():
+        elif (
+            faults
+            or self.undecided
+            or missing
+            or self.trace.unread
+            or not self._anything_recorded()
+        ):
             verdict = Verdict.UNDETERMINED
         else:
             verdict = Verdict.HEALTHY

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
@@ -17,7 +18,8 @@ from fr_analysis.trace import UNKNOWN, Completion, Frame, RankStacks, ThreadStac
 
 _TORCH = re.compile(
     r"[/\\](?:site|dist)-packages[/\\](?:torch|torchcomms|functorch)[/\\]"
-    r"|[/\\]torch[/\\](?:distributed|nn|utils|autograd|cuda|optim|_[a-z]+)[/\\]"
+    r"|(?:^|[/\\])torch[/\\](?:distributed|nn|utils|autograd|cuda|optim|_[a-z]+)[/\\]"
+    r"|^(?:torch|torchcomms|functorch)[/\\]"  # py-spy shortens names
 )
 _STANDARD_LIBRARY = re.compile(r"[/\\]lib[/\\]python3\.\d+[/\\](?!site-packages|dist-packages)|^<")
 
@@ -32,9 +34,17 @@ def code_line(frames: Sequence[Frame]) -> Frame | None:
         The frame, or None where there is none.
     """
     for frame in frames:
-        if not _TORCH.search(frame.filename) and not _STANDARD_LIBRARY.search(frame.filename):
+        if not _TORCH.search(frame.filename) and not _is_standard_library(frame.filename):
             return frame
     return None
+
+
+def _is_standard_library(filename: str) -> bool:
+    if _STANDARD_LIBRARY.search(filename):
+        return True
+    # py-spy writes threading.py and multiprocessing/connection.py.
+    top = re.split(r"[/\\]", filename, maxsplit=1)[0].removesuffix(".py")
+    return top in sys.stdlib_module_names and top != "test"
 
 
 def main_thread(stacks: RankStacks) -> ThreadStack | None:
@@ -314,6 +324,16 @@ class Describer:
             )
         return self._fault(FaultKind.NO_PROGRESS, group, joins, suspects, victims, evidence)
 
+    def unknown_members(self, group: int, number: int | None, waits: list[Wait]) -> str:
+        """A note on an operation of which nobody can say who lacks in it."""
+        stuck = tuple(sorted(wait.rank for wait in waits))
+        return (
+            f"{named_ranks(stuck)} {_verb(stuck, 'waits', 'wait')} in "
+            f"{self._place(group, self._joins(group, number, stuck))}; no dump tells the members "
+            "of this group and none of its operations is complete, so who is missing is not "
+            "known; stacks of all ranks (the debug server's /stacks page, or py-spy dump) show it"
+        )
+
     # -- the rest -------------------------------------------------------------------
 
     def stuck_group(
@@ -371,6 +391,12 @@ class Describer:
                 "no rank could be singled out; stacks of all ranks (the debug server's /stacks "
                 "page, or py-spy dump) show where each of them is"
             )
+        if not faults and not waits and self._recorded_by_gloo():
+            notes.append(
+                "torch's Gloo process group records no send, recv, monitored_barrier or "
+                "new_group: a rank that hangs in one of them looks idle here; stacks of all "
+                "ranks (the debug server's /stacks page, or py-spy dump) would show it"
+            )
         alive = [rank for rank in suspects if rank in self._trace.dumps]
         if alive and not self._trace.stacks:
             notes.append(
@@ -390,6 +416,13 @@ class Describer:
                 "cannot be told apart here; look at its log and its host"
             )
         return notes
+
+    def _recorded_by_gloo(self) -> bool:
+        return any(
+            signature.operation.startswith("gloo:") and not dump.numbers_per_recorder
+            for dump in self._trace.dumps.values()
+            for signature in dump.signatures
+        )
 
 
 _WHY = {
