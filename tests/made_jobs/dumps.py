@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.made_jobs.operations import Collective, Group, Shape, Transfer
+from tests.made_jobs.simulate import Job, Task, simulate
+
 from fr_analysis.read.dump import build_dump
 from fr_analysis.trace import Trace
-from tests.made_jobs.operations import Batch, Collective, Group, Shape, Transfer
-from tests.made_jobs.simulate import Job, Task, simulate
 
 Dump = dict[str, Any]
 Dumps = dict[int, Dump]
@@ -78,7 +79,7 @@ def _kept(tasks: list[Task], recorder: Recorder) -> list[Task]:
 
 def _end_ns(tasks: dict[int, list[Task]]) -> int:
     """When the watchdog gives up: a timeout after the last thing that happened."""
-    last = max((task.done_ns or task.created_ns for mine in tasks.values() for task in mine))
+    last = max(task.done_ns or task.created_ns for mine in tasks.values() for task in mine)
     return last + TIMEOUT_MS * 1_000_000
 
 
@@ -98,9 +99,7 @@ def nccl(job: Job, recorder: Recorder | None = None) -> Dumps:
     return dumps
 
 
-def _nccl_dump(
-    rank: int, tasks: list[Task], job: Job, recorder: Recorder, aborted_ns: int
-) -> Dump:
+def _nccl_dump(rank: int, tasks: list[Task], job: Job, recorder: Recorder, aborted_ns: int) -> Dump:
     ids = _local_ids(job.groups, rank)
     numbers: dict[str, int] = defaultdict(int)
     transfers: dict[str, int] = defaultdict(int)

@@ -67,9 +67,7 @@ def asleep(
     return _insert(job, ranks, lambda program: place(program, group, nth, kind), Sleep())
 
 
-def dead(
-    job: Job, ranks: Iterable[int], group: str, nth: int = 0, kind: type = Collective
-) -> Job:
+def dead(job: Job, ranks: Iterable[int], group: str, nth: int = 0, kind: type = Collective) -> Job:
     """The processes die before an operation: no dump, and their devices stop."""
     ranks = tuple(ranks)
     job.dead = job.dead | set(ranks)
@@ -90,7 +88,7 @@ def other_size(job: Job, ranks: Iterable[int], group: str, nth: int = 0) -> Job:
     """The ranks pass one row less."""
 
     def change(step: Collective) -> Operation:
-        (first, *rest), = step.inputs
+        ((first, *rest),) = step.inputs
         less = ((first // 2 or 7, *rest),)
         return replace(step, inputs=less, outputs=less)
 
@@ -119,9 +117,7 @@ def extra(job: Job, ranks: Iterable[int], group: str, nth: int = 0) -> Job:
 
 def skipped(job: Job, ranks: Iterable[int], group: str, nth: int = 0) -> Job:
     """The ranks leave one collective out."""
-    return _change(
-        job, ranks, lambda program: place(program, group, nth), lambda step: None
-    )
+    return _change(job, ranks, lambda program: place(program, group, nth), lambda step: None)
 
 
 def device_stuck(job: Job, ranks: Iterable[int], group: str, nth: int = 0) -> Job:

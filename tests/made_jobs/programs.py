@@ -156,7 +156,7 @@ def data_parallel(world: int, *, steps: int = 6, compute_ns: int = 1_000_000) ->
         Collective(group, "all_reduce", ((64,),), ((64,),), "Float"),
         Synchronize(),
     ]
-    return Job([group], {rank: step * steps for rank in range(world)})
+    return Job([group], dict.fromkeys(range(world), step * steps))
 
 
 def one_forward_one_backward(stages: int, microbatches: int = 6) -> Job:

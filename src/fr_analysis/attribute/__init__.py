@@ -81,7 +81,7 @@ class _Attribution:
         return found if wait.number >= found.number else None
 
     def _edges(self) -> dict[int, tuple[int, ...]]:
-        edges = {}
+        edges: dict[int, tuple[int, ...]] = {}
         odd = {rank for dispute in self.disputes.values() for rank in dispute.odd}
         for rank, wait in self.waits.items():
             disagreement = self._disagreement_of(wait)

@@ -21,12 +21,13 @@ from fr_analysis.match.semantics import (
     operation_name,
     point_to_point,
 )
+from fr_analysis.trace import Completion
 
 Token = tuple[str, str, int | None]
 """Kind of group, operation, and for a transfer how far away its peer is in the group."""
 
 _SAME_ROLE = 1 / 3
-"""A single rank votes only if it went the same way for at least this part of the record."""
+"""Ranks have the same role if they went the same way for at least this part of the record."""
 
 
 def group_kind(group: ProcessGroup) -> str:
@@ -57,12 +58,46 @@ class Siblings:
             The odd ones; empty where the others' record does not tell, or tells it of all.
         """
         disputed = tuple(disputed)
-        odd = tuple(rank for rank in disputed if self._is_odd(rank, set(disputed)))
+        known = [rank for rank in disputed if rank in self._progress.trace.dumps]
+        judge = self._is_odd if all(map(self._has_history, known)) else self._counts_oddly
+        odd = tuple(rank for rank in known if judge(rank, set(disputed)))
         return odd if len(odd) < len(disputed) else ()
 
+    def _has_history(self, rank: int) -> bool:
+        """Whether complete operations were dumped too, not only active ones."""
+        completion = self._progress.trace.dumps[rank].operations.completion
+        return bool((completion > Completion.PENDING).any())
+
+    def _counts_oddly(self, rank: int, disputed: set[int]) -> bool:
+        """Whether a rank issued another number of collectives than all ranks in its role.
+
+        All that dumps of active entries tell of the past.
+        """
+        mine = self._counts(rank)
+        found = False
+        for index in set(self._progress.groups.of_rank[rank]):
+            members = self._progress.groups.groups[index].members
+            counts = [
+                self._counts(member)
+                for member in members
+                if member not in disputed and member in self._progress.trace.dumps
+            ][:_MOST_VOTERS]
+            if not counts or any(count != counts[0] for count in counts):
+                continue
+            if mine == counts[0]:
+                return False
+            found = True
+        return found
+
+    def _counts(self, rank: int) -> dict[str, int]:
+        groups = self._progress.groups
+        return {
+            group_kind(groups.groups[index]): advance.last_joined
+            for index in groups.of_rank[rank]
+            if (advance := self._progress.advances[index].get(rank)) is not None
+        }
+
     def _is_odd(self, rank: int, disputed: set[int]) -> bool:
-        if rank not in self._progress.trace.dumps:
-            return False
         found = False
         for index in set(self._progress.groups.of_rank[rank]):
             vote = self._vote(rank, self._progress.groups.groups[index], disputed)
@@ -76,23 +111,28 @@ class Siblings:
         dumps = self._progress.trace.dumps
         others = [member for member in group.members if member != rank and member in dumps]
         trusted = [member for member in others if member not in disputed]
-        if len(trusted) == 1:
-            shared, mine, its = self._common(rank, trusted[0], group)
-            if shared >= _SAME_ROLE * max(min(mine, its), 1) and shared:
-                return shared < min(mine, its)
-            return None
-        voters = (trusted or others)[:_MOST_VOTERS]
-        if len(voters) < 2:
-            return None
-        majority = len(voters) / 2
+        voters = self._same_role(rank, trusted, group)
+        if not voters:
+            voters = self._same_role(rank, others, group)
+            if len(voters) < 2:
+                return None
         agreed = [
             sum(self._compatible(voter, other, group) for other in voters) for voter in voters
         ]
-        if max(agreed) <= majority:
+        if max(agreed) <= len(voters) / 2:
             return None
         leader = voters[agreed.index(max(agreed))]
         camp = [voter for voter in voters if self._compatible(leader, voter, group)]
         return sum(self._compatible(rank, voter, group) for voter in camp) <= len(camp) / 2
+
+    def _same_role(self, rank: int, others: list[int], group: ProcessGroup) -> list[int]:
+        """Those that went the same way as a rank for long; another pipeline stage did not."""
+        found = []
+        for other in others[:_MOST_COMPARED]:
+            shared, mine, its = self._common(rank, other, group)
+            if shared >= max(_SAME_ROLE * min(mine, its), 1):
+                found.append(other)
+        return found[:_MOST_VOTERS]
 
     def _compatible(self, a: int, b: int, group: ProcessGroup) -> bool:
         shared, first, second = self._common(a, b, group)
@@ -124,9 +164,7 @@ class Siblings:
                 )
             }
             for rank in (a, b)
-            for at in [
-                (self._progress.group == group.index) & (self._progress.rank == rank)
-            ]
+            for at in [(self._progress.group == group.index) & (self._progress.rank == rank)]
         ]
         both = held[0].keys() & held[1].keys()
         if not both:
@@ -183,7 +221,8 @@ class Siblings:
         kind, size = group_kind(group), len(group.members)
         elsewhere: set[tuple[Agreement, ...]] = set()
         for other in groups:
-            if other.index == group.index or len(other.members) != size or group_kind(other) != kind:
+            alike = len(other.members) == size and group_kind(other) == kind
+            if other.index == group.index or not alike:
                 continue
             elsewhere.update(self._called(other.index, found.number).values())
         if len(elsewhere) != 1:
@@ -201,5 +240,6 @@ class Siblings:
 
 
 _NO_PURPOSE = frozenset({"undefined", "gloo", "nccl", "ncclx", "xccl", "rccl", "hccl", "mccl"})
-_MOST_VOTERS = 16
+_MOST_VOTERS = 8
+_MOST_COMPARED = 64
 """More members of a group say nothing new."""

@@ -64,6 +64,12 @@ class WaitFinder:
         self._trace = progress.trace
         self._numbers: dict[int, dict[int, tuple[int, int]]] = self._numbers_by_row()
         self._transfers = match_transfers(progress.trace, progress.groups)
+        # Whether recorders note when the device begins an operation: it is set for a job.
+        self._timed = any(
+            bool((dump.operations.started & (dump.operations.completion != _COMPLETED)).any())
+            or bool((dump.operations.started_ns > 0).any())
+            for dump in self._trace.dumps.values()
+        )
         self._outstanding = {rank: self._outstanding_rows(rank) for rank in self._trace.dumps}
         self._oldest = {rank: rows[0] for rank, rows in self._outstanding.items() if rows}
 
@@ -205,14 +211,8 @@ class WaitFinder:
             held_up=tuple(held_up),
             unknown=unknown,
             finished=tuple(finished),
-            not_begun=others_begun and not joins[rank].started and self._times(rank),
+            not_begun=others_begun and not joins[rank].started and self._timed,
         )
-
-    def _times(self, rank: int) -> bool:
-        """Whether the rank's recorder notes when the device begins an operation."""
-        operations = self._trace.dumps[rank].operations
-        pending = operations.completion == Completion.PENDING
-        return bool((operations.started & pending).any() or (operations.started_ns > 0).any())
 
     def _finished(self, member: int, group: int, number: int, join: Join | None) -> bool:
         if join is not None:
@@ -224,7 +224,7 @@ class WaitFinder:
     def _held_up(self, member: int, join: Join | None, mine: Join) -> bool:
         if join is None or join.completion != Completion.PENDING:
             return False
-        if mine.started and not join.started and self._times(member):
+        if mine.started and not join.started and self._timed:
             return True
         return self._oldest.get(member, join.row) < join.row
 
@@ -241,6 +241,7 @@ class WaitFinder:
         return wait
 
 
+_COMPLETED = Completion.COMPLETED
 _ENDLESS = np.iinfo(np.int64).max
 _MOST_ROWS = 4096
 

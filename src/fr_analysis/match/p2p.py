@@ -11,10 +11,59 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from fr_analysis.match.groups import Groups, ProcessGroup
-from fr_analysis.match.semantics import PointToPoint, point_to_point
-from fr_analysis.trace import Completion, Trace
+from fr_analysis.match.semantics import PointToPoint, is_batch_end, point_to_point
+from fr_analysis.trace import UNKNOWN, Completion, RankDump, Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """Where one rank issued batches of transfers (``batch_isend_irecv``).
+
+    Attributes:
+        inner: which operations are transfers of a batch.
+        closing: which operations close such a batch.
+        groups: the rank's groups in which it issued any.
+    """
+
+    inner: npt.NDArray[np.bool_]
+    closing: npt.NDArray[np.bool_]
+    groups: frozenset[int]
+
+
+def find_batches(dump: RankDump) -> Batches:
+    """Tell a rank's batched transfers from lone ones.
+
+    NCCL closes a batch with an entry of its own, the only one of the batch that is ever
+    updated; a dump of active entries lacks that of a complete batch. A lone transfer
+    counts ``p2p_seq_id`` up, a batched one does not.
+    """
+    operations = dump.operations
+    count = len(operations)
+    inner, closing = np.zeros(count, dtype=np.bool_), np.zeros(count, dtype=np.bool_)
+    transfers = [point_to_point(s.operation) is not None for s in dump.signatures]
+    ends = [is_batch_end(s.operation) for s in dump.signatures]
+    if dump.numbers_per_recorder or not any(transfers):
+        return Batches(inner, closing, frozenset())
+    newest: dict[int, int] = {}
+    signatures, groups = operations.signature.tolist(), operations.group.tolist()
+    numbers = operations.number.tolist()
+    for row in range(count):
+        group = groups[row]
+        if transfers[signatures[row]]:
+            number = numbers[row]
+            inner[row] = number == 0 or (number != UNKNOWN and number == newest.get(group))
+            newest[group] = number
+        elif ends[signatures[row]]:
+            at = row - 1
+            while at >= 0 and transfers[signatures[at]] and groups[at] == group:
+                if at < row - 1 and numbers[at] != numbers[row - 1]:
+                    break
+                inner[at] = closing[row] = True
+                at -= 1
+    return Batches(inner, closing, frozenset(groups[row] for row in np.flatnonzero(inner)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +95,17 @@ def _peer_rank(group: ProcessGroup, rank: int, operation: PointToPoint) -> int |
     return None
 
 
+def _closed(batches: Batches) -> npt.NDArray[np.bool_]:
+    """Which transfers are directly followed, up to its end, by the entry closing their batch."""
+    closed = np.zeros(len(batches.inner), dtype=np.bool_)
+    for row in map(int, np.flatnonzero(batches.closing)):
+        at = row - 1
+        while at >= 0 and batches.inner[at] and not batches.closing[at]:
+            closed[at] = True
+            at -= 1
+    return closed
+
+
 def match_transfers(trace: Trace, groups: Groups) -> dict[tuple[int, int], PendingTransfer]:
     """Pair the pending sends and receives of all ranks.
 
@@ -61,7 +121,12 @@ def match_transfers(trace: Trace, groups: Groups) -> dict[tuple[int, int], Pendi
     for rank, dump in trace.dumps.items():
         kinds = [point_to_point(signature.operation) for signature in dump.signatures]
         operations = dump.operations
-        for row in map(int, np.flatnonzero(operations.completion == Completion.PENDING)):
+        pending = operations.completion == Completion.PENDING
+        batches = find_batches(dump)
+        if not (operations.completion == Completion.COMPLETED).any():
+            # Only active entries were dumped: a batch without the one that closes it is over.
+            pending &= ~batches.inner | _closed(batches)
+        for row in map(int, np.flatnonzero(pending)):
             kind = kinds[operations.signature[row]]
             if kind is None:
                 continue

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fr_analysis.match.groups import Groups, ProcessGroup, resolve_groups
+from fr_analysis.match.p2p import Batches, find_batches
 from fr_analysis.match.semantics import agreement, is_batch_end, point_to_point
 from fr_analysis.trace import UNKNOWN, Completion, IntColumn, RankDump, Signature, Trace
 
@@ -142,6 +143,21 @@ def _local_numbers(
     return numbers, whole
 
 
+def _is_whole(dump: RankDump) -> bool:
+    """Whether the ring buffer still holds the rank's first operation, and all since."""
+    records = dump.operations.record
+    return not len(records) or int(records[-1]) == len(records) - 1
+
+
+def _without_batches(dump: RankDump, numbers: IntColumn, batches: Batches) -> IntColumn:
+    """Numbers as they were had the batches of transfers not been counted."""
+    numbers = numbers.copy()
+    for group in batches.groups:
+        mine = dump.operations.group == group
+        numbers[mine] -= np.cumsum(batches.closing[mine])
+    return numbers
+
+
 def _align_at_pending(parts: list[tuple[int, IntColumn, npt.NDArray[np.bool_]]]) -> list[int]:
     """Offsets that line up windows of unknown beginning at their first pending collective.
 
@@ -176,6 +192,9 @@ def match(trace: Trace) -> Progress:
     one_group = all(len(np.unique(d.operations.group)) == 1 for d in per_recorder)
     by_occurrence = bool(per_recorder) and not (wrapped and one_group)
 
+    batches = {rank: find_batches(dump) for rank, dump in trace.dumps.items()}
+    # Starting a batch of transfers counts as a collective, on those ranks only that take part.
+    batched = {groups.of_rank[rank][local] for rank, b in batches.items() for local in b.groups}
     codes: dict[object, int] = {}
     pieces: list[npt.NDArray[np.int64]] = []
     unplaced: dict[int, list[tuple[int, IntColumn, npt.NDArray[np.bool_]]]] = {}
@@ -185,6 +204,8 @@ def match(trace: Trace) -> Progress:
             continue
         operations = dump.operations
         numbers, placed = _local_numbers(dump, rows, by_occurrence and dump.numbers_per_recorder)
+        if batched:
+            numbers = _without_batches(dump, numbers, batches[rank])
         code_of = np.array(
             [codes.setdefault(agreement(s), len(codes)) for s in dump.signatures], dtype=np.int64
         )
@@ -200,24 +221,29 @@ def match(trace: Trace) -> Progress:
             ]
         )
         pieces.append(piece)
-        if by_occurrence and (wrapped or not placed):
+        unknown = by_occurrence and (wrapped or not placed)
+        if unknown or batched:
             for index in np.unique(piece[0]):
+                if not unknown and index not in batched:
+                    continue
                 mine = piece[0] == index
                 pending = operations.completion[at[mine]] == Completion.PENDING
                 unplaced.setdefault(int(index), []).append(
                     (len(pieces) - 1, piece[1, mine], pending)
                 )
     for index, parts in unplaced.items():
+        if index in batched and all(_is_whole(trace.dumps[rank]) for rank in trace.dumps):
+            continue
         for (piece_at, _, _), offset in zip(parts, _align_at_pending(parts), strict=True):
-            piece = pieces[piece_at]
-            piece[1, piece[0] == index] += offset
+            mine = pieces[piece_at][0] == index
+            pieces[piece_at][1, mine] = offset + np.arange(np.count_nonzero(mine))
 
     table = np.concatenate(pieces, axis=1) if pieces else np.zeros((5, 0), dtype=np.int64)
     table = table[:, np.lexsort((table[3], table[2], table[1], table[0]))]
     return Progress(
         trace=trace,
         groups=groups,
-        advances=_advances(trace, groups, table),
+        advances=_advances(trace, groups, table, batched),
         group=table[0],
         number=table[1],
         rank=table[2],
@@ -227,7 +253,7 @@ def match(trace: Trace) -> Progress:
 
 
 def _advances(
-    trace: Trace, groups: Groups, table: npt.NDArray[np.int64]
+    trace: Trace, groups: Groups, table: npt.NDArray[np.int64], batched: set[int]
 ) -> tuple[dict[int, Advance], ...]:
     """How far each rank has come in each of its groups."""
     advances: list[dict[int, Advance]] = [{} for _ in groups.groups]
@@ -243,7 +269,7 @@ def _advances(
     for member, dump in trace.dumps.items():
         for local, index in enumerate(groups.of_rank[member]):
             status = dump.statuses[local]
-            if status and status.last_enqueued != UNKNOWN:
+            if status and status.last_enqueued != UNKNOWN and index not in batched:
                 known = advances[index].get(member, Advance(None, NEVER))
                 last = max(status.last_enqueued, known.last_joined)
                 advances[index][member] = Advance(known.first_held, last)

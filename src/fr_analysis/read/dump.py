@@ -178,13 +178,19 @@ def _close_batches(
     """Give the operations of a batch the completion of the entry that closes it, in place.
 
     NCCL records the operations of one ``batch_isend_irecv`` or coalescing manager under
-    one number, then an entry ``coalesced``; only that one is ever updated.
+    one number, then an entry ``coalesced``; only that one is ever updated. Batches of
+    transfers all have the same number: they do not count as transfers.
     """
-    for closing, name in enumerate(names):
-        if not name.endswith(":coalesced"):
-            continue
+    closes = [name.endswith(":coalesced") for name in names]
+    for closing, is_closing in enumerate(closes):
         row = closing - 1
-        while row >= 0 and group[row] == group[closing] and number[row] == number[closing]:
+        while (
+            is_closing
+            and row >= 0
+            and not closes[row]
+            and group[row] == group[closing]
+            and number[row] == number[closing]
+        ):
             completion[row] = completion[closing]
             row -= 1
 
