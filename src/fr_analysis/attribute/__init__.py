@@ -49,11 +49,14 @@ class _Attribution:
         self.progress = progress
         self.trace = progress.trace
         self.describe = Describer(progress)
-        self.waits = WaitFinder(progress).find()
+        finder = WaitFinder(progress)
+        self.waits = finder.find()
         self.siblings = Siblings(progress)
         self.disagreements = {
             group: self._settled(found) for group, found in find_disagreements(progress).items()
         }
+        for found in self.disagreements.values():
+            self._add_waits_in(found, finder)
         self.disputes = find_membership_disputes(progress, self.waits.values())
         self.edges = self._edges()
         self.conditions: dict[int, Condition] = {}
@@ -61,6 +64,14 @@ class _Attribution:
         self.stuck: list[StuckGroup] = []
         self.notes: list[str] = []
         self.undecided = False
+
+    def _add_waits_in(self, found: Disagreement, finder: WaitFinder) -> None:
+        """Let ranks wait that came no further than a disagreement, whatever marks say."""
+        for rank in (rank for side in found.sides for rank in side):
+            if found.number is not None and rank not in self.waits:
+                wait = finder.in_disagreement(rank, found.group, found.number)
+                if wait is not None:
+                    self.waits[rank] = wait
 
     def _settled(self, found: Disagreement) -> Disagreement:
         """A disagreement of equal sides, decided by groups of the same kind where they tell."""

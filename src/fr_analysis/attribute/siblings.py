@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from fr_analysis.attribute.disagreements import Disagreement
 from fr_analysis.diagnosis import FaultKind
-from fr_analysis.match.groups import ProcessGroup
+from fr_analysis.match.groups import ProcessGroup, group_kind
 from fr_analysis.match.progress import Progress
 from fr_analysis.match.semantics import (
     Agreement,
@@ -28,17 +28,6 @@ Token = tuple[str, str, int | None]
 
 _SAME_ROLE = 1 / 3
 """Ranks have the same role if they went the same way for at least this part of the record."""
-
-
-def group_kind(group: ProcessGroup) -> str:
-    """What groups of one purpose share: their description, or their name without its count.
-
-    TorchComms describes every group by its backend and names it ``tp_2``.
-    """
-    description = group.name.description
-    if description and description not in _NO_PURPOSE:
-        return description
-    return group.name.name.rstrip("0123456789").rstrip("_") or f"{len(group.members)} ranks"
 
 
 class Siblings:
@@ -92,7 +81,7 @@ class Siblings:
     def _counts(self, rank: int) -> dict[str, int]:
         groups = self._progress.groups
         return {
-            group_kind(groups.groups[index]): advance.last_joined
+            _kind(groups.groups[index]): advance.last_joined
             for index in groups.of_rank[rank]
             if (advance := self._progress.advances[index].get(rank)) is not None
         }
@@ -179,7 +168,7 @@ class Siblings:
         if rank not in self._tokens:
             dump = self._progress.trace.dumps[rank]
             groups = self._progress.groups
-            kinds = [group_kind(groups.groups[index]) for index in groups.of_rank[rank]]
+            kinds = [_kind(groups.groups[index]) for index in groups.of_rank[rank]]
             calls = []
             for signature in dump.signatures:
                 transfer = point_to_point(signature.operation)
@@ -218,10 +207,10 @@ class Siblings:
             return ()
         groups = self._progress.groups.groups
         group = groups[found.group]
-        kind, size = group_kind(group), len(group.members)
+        kind, size = _kind(group), len(group.members)
         elsewhere: set[tuple[Agreement, ...]] = set()
         for other in groups:
-            alike = len(other.members) == size and group_kind(other) == kind
+            alike = len(other.members) == size and _kind(other) == kind
             if other.index == group.index or not alike:
                 continue
             elsewhere.update(self._called(other.index, found.number).values())
@@ -239,7 +228,10 @@ class Siblings:
         return called
 
 
-_NO_PURPOSE = frozenset({"undefined", "gloo", "nccl", "ncclx", "xccl", "rccl", "hccl", "mccl"})
+def _kind(group: ProcessGroup) -> str:
+    return group_kind(group.name, len(group.members))
+
+
 _MOST_VOTERS = 8
 _MOST_COMPARED = 64
 """More members of a group say nothing new."""

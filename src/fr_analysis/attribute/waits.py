@@ -17,11 +17,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from fr_analysis.match.p2p import PendingTransfer, match_transfers
 from fr_analysis.match.progress import Join, Progress
 from fr_analysis.match.semantics import ROOTED, operation_name
-from fr_analysis.trace import Completion
+from fr_analysis.trace import UNKNOWN, Completion, RankDump
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,19 @@ class WaitFinder:
                 waits[rank] = self._decisive(found)
         return waits
 
+    def in_disagreement(self, rank: int, group: int, number: int) -> Wait | None:
+        """The wait of a rank whose newest operation is one that its members disagree on.
+
+        Marked complete or not: after a timeout such marks say nothing.
+        """
+        row = len(self._trace.dumps[rank].operations) - 1
+        for join in self._progress.joins(group, number):
+            if join.rank == rank and join.row == row:
+                late = bool(_completed_late(self._trace.dumps[rank])[row])
+                if join.completion is not Completion.COMPLETED or late:
+                    return Wait(rank, row, group, number, marked_complete=True)
+        return None
+
     def _decisive(self, found: list[Wait]) -> Wait:
         """The operation that a rank waits in: its oldest one.
 
@@ -110,16 +124,19 @@ class WaitFinder:
             return table
         beyond = progress.number > slowest[progress.group]
         completion = np.empty(len(progress.group), dtype=np.int8)
+        late = np.zeros(len(progress.group), dtype=np.bool_)
         for rank, dump in self._trace.dumps.items():
             mine = progress.rank == rank
-            completion[mine] = dump.operations.completion[progress.row[mine]]
+            rows = progress.row[mine]
+            completion[mine] = dump.operations.completion[rows]
+            late[mine] = _completed_late(dump)[rows]
         last_of = {
             (index, rank): advance.last_joined
             for index, advances in enumerate(progress.advances)
             for rank, advance in advances.items()
         }
         wanted = (completion == Completion.PENDING) | (
-            beyond & (completion != Completion.COMPLETED)
+            beyond & ((completion != Completion.COMPLETED) | late)
         )
         incomplete = {
             group.index
@@ -244,6 +261,20 @@ class WaitFinder:
 _COMPLETED = Completion.COMPLETED
 _ENDLESS = np.iinfo(np.int64).max
 _MOST_ROWS = 4096
+_ABORT_NS = 5_000_000_000
+
+
+def _completed_late(dump: RankDump) -> npt.NDArray[np.bool_]:
+    """Which operations were seen to complete so late that an abort may have ended them.
+
+    NCCL's abort after a timeout marks what hung as completed (pytorch#119249).
+    """
+    operations = dump.operations
+    known = (operations.created_ns != UNKNOWN) & (operations.completed_ns != UNKNOWN)
+    late: npt.NDArray[np.bool_] = known & (
+        operations.completed_ns - operations.created_ns >= _ABORT_NS
+    )
+    return late
 
 
 def reachable(start: int, edges: dict[int, tuple[int, ...]]) -> set[int]:

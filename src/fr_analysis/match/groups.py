@@ -8,7 +8,7 @@ only, by none (torch's Gloo process group), or differently by different ranks.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fr_analysis.trace import DEFAULT_GROUP, GroupName, RankDump, Trace
 
@@ -112,6 +112,42 @@ def _versions(
     return tuple((text.removesuffix(", ranks []"), tuple(ranks)) for text, ranks in told.items())
 
 
+def group_kind(name: GroupName, size: int) -> str:
+    """What groups of one purpose share: their description, or their name without its count.
+
+    TorchComms describes every group by its backend and names it ``tp_2``.
+    """
+    if name.description and name.description not in _NO_PURPOSE:
+        return name.description
+    return name.name.rstrip("0123456789").rstrip("_") or f"{size} ranks"
+
+
+_NO_PURPOSE = frozenset({"undefined", "gloo", "nccl", "ncclx", "xccl", "rccl", "hccl", "mccl"})
+
+
+def _with_left_out(groups: list[ProcessGroup], world: tuple[int, ...]) -> list[ProcessGroup]:
+    """Add to undeclared groups the members that recorded nothing in them.
+
+    torch's Gloo process group declares no members. Where the groups of a kind share out
+    all ranks evenly but for one group, the ranks that are in none of them belong there.
+    """
+    by_kind: dict[str, list[ProcessGroup]] = defaultdict(list)
+    for group in groups:
+        if not group.declared:
+            by_kind[group_kind(group.name, len(group.members))].append(group)
+    result = list(groups)
+    for kin in by_kind.values():
+        sizes = sorted(len(group.members) for group in kin)
+        placed = [rank for group in kin for rank in group.members]
+        left_out = set(world) - set(placed)
+        smallest = min(kin, key=lambda group: len(group.members))
+        even = len(kin) > 1 and len(set(sizes[1:])) == 1 and len(placed) == len(set(placed))
+        if left_out and even and sizes[0] + len(left_out) == sizes[-1]:
+            members = tuple(sorted({*smallest.members, *left_out}))
+            result[smallest.index] = replace(smallest, members=members, declared=True)
+    return result
+
+
 def resolve_groups(trace: Trace) -> Groups:
     """Join every rank's process groups into the groups of the job.
 
@@ -154,6 +190,7 @@ def resolve_groups(trace: Trace) -> Groups:
             )
             for rank in users:
                 index_of[rank, name] = index
+    groups = _with_left_out(groups, world)
     of_rank = {
         rank: tuple(index_of[rank, group.name] for group in dump.groups)
         for rank, dump in trace.dumps.items()
