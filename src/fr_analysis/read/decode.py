@@ -9,7 +9,9 @@ is refused before it happens.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
+import copyreg
 import gzip
 import importlib
 import io
@@ -19,7 +21,7 @@ import stat
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, ClassVar
 
 from fr_analysis.errors import UnreadableDump
 
@@ -35,12 +37,16 @@ COMPRESSION = 30
 MEMORY_FLOOR = 512 << 20
 """Memory always allowed while decoding, in bytes."""
 
+SAFE_TUPLES = 20_000
+"""Nested tuples that can be hashed within the stack of any thread."""
+
+_TUPLE_OPCODES = (pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3)
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _PICKLE = b"\x80"
 
 
-class _PlainUnpickler(pickle.Unpickler):
+class _Refuses:
     """Builds plain data only: every route to a class or function ends in an error.
 
     GLOBAL, STACK_GLOBAL, INST and the EXT opcodes resolve names through ``find_class``;
@@ -55,6 +61,43 @@ class _PlainUnpickler(pickle.Unpickler):
 
     def persistent_load(self, pid: Any) -> Any:
         raise UnreadableDump("refused: the pickle refers to objects outside itself")
+
+
+class _PlainUnpickler(_Refuses, pickle.Unpickler):
+    """The fast one, in C."""
+
+
+def _with_plain_keys(load: Callable[[Any], None], keys: slice) -> Callable[[Any], None]:
+    """A step of the unpickler in Python that first looks at the keys on its stack."""
+
+    def checked(unpickler: Any) -> None:
+        if not all(isinstance(key, str | int) for key in unpickler.stack[keys]):
+            raise UnreadableDump("refused: a key that is neither a text nor a number")
+        load(unpickler)
+
+    return checked
+
+
+class _CarefulUnpickler(_Refuses, pickle._Unpickler):
+    """The one in Python, for a pickle with so many tuples that they may be nested deeply.
+
+    C code hashes a key by recursion without a limit, so that a tuple in a tuple in a tuple,
+    used as a key, ends the process. Keys of dumps are texts and numbers; others are refused.
+    """
+
+    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
+        **pickle._Unpickler.dispatch,
+        **{
+            opcode[0]: _with_plain_keys(pickle._Unpickler.dispatch[opcode[0]], keys)
+            for opcode, keys in (
+                (pickle.SETITEM, slice(-2, -1)),
+                (pickle.SETITEMS, slice(None, None, 2)),
+                (pickle.DICT, slice(None, None, 2)),
+                (pickle.ADDITEMS, slice(None)),
+                (pickle.FROZENSET, slice(None)),
+            )
+        },
+    }
 
 
 @contextlib.contextmanager
@@ -99,9 +142,22 @@ def _read_bounded(stream: IO[bytes]) -> bytes:
     return content
 
 
-def _load_pickle(stream: IO[bytes]) -> object:
+def _may_nest_tuples(stream: io.BufferedReader) -> bool:
+    """Whether a pickle has enough bytes that could make a tuple to nest them too deeply."""
+    found = 0
+    start = stream.tell()
+    while found < SAFE_TUPLES and (chunk := stream.read(1 << 20)):
+        found += sum(map(chunk.count, _TUPLE_OPCODES))
+    stream.seek(start)
+    return found >= SAFE_TUPLES
+
+
+def _load_pickle(stream: io.BufferedReader) -> object:
+    unpickler = _CarefulUnpickler if _may_nest_tuples(stream) else _PlainUnpickler
+    # What this process has once unpickled by a registered number is handed out unasked.
+    copyreg.clear_extension_cache()
     try:
-        return _PlainUnpickler(stream).load()
+        return unpickler(stream).load()
     except UnreadableDump:
         raise
     except (EOFError, pickle.UnpicklingError) as error:
@@ -120,7 +176,7 @@ def _load_pickle(stream: IO[bytes]) -> object:
 def _load_json(content: bytes) -> object:
     """One JSON document, or JSON lines of which the last complete one is the newest dump."""
     try:
-        text = content.decode("utf-8")
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise UnreadableDump(
             "is neither a pickle nor JSON; expected a Flight Recorder dump"
@@ -130,10 +186,10 @@ def _load_json(content: bytes) -> object:
     except RecursionError:
         raise UnreadableDump("is JSON nested too deeply for a dump") from None
     except (ValueError, MemoryError) as error:
-        for line in reversed(text.splitlines()[1:] and text.splitlines()):
+        for line in reversed(text.splitlines()):
             with contextlib.suppress(ValueError, RecursionError):
                 document = json.loads(line)
-                if isinstance(document, dict):
+                if isinstance(document, dict) and "version" in document:
                     return document
         raise UnreadableDump(f"is cut short or damaged JSON ({error})") from None
 
@@ -142,7 +198,7 @@ def _decode_stream(stream: io.BufferedReader) -> object:
     head = stream.peek(64)
     if head[:1] == _PICKLE:
         return _load_pickle(stream)
-    if head.lstrip()[:1] in (b"{", b"["):
+    if head.removeprefix(codecs.BOM_UTF8).lstrip()[:1] in (b"{", b"["):
         return _load_json(_read_bounded(stream))
     raise UnreadableDump("is neither a pickle nor JSON; expected a Flight Recorder dump")
 

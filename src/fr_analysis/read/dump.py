@@ -10,9 +10,8 @@ keys. Fields came over time, so a missing one is normal: 2.2 brought
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any, Generic, TypeGuard, TypeVar
 
@@ -33,14 +32,22 @@ from fr_analysis.trace import (
     Signature,
 )
 
-MAX_OPERATIONS = 5_000_000
+# Far beyond any real dump. A file of kilobytes may name one list a million times, so what
+# is bounded is what the analysis does with the parts, not only how many bytes they have.
+MAX_OPERATIONS = 1_000_000
+MAX_GROUPS = 100_000
+MAX_MEMBERS = 20_000_000
+"""Of all groups together that one dump declares."""
 MAX_RANK = 999_999
 MAX_NAME = 512
 MAX_FRAMES = 512
 MAX_TENSORS = 100_000
+MAX_DIMENSIONS = 64
 _MAX_INT = (1 << 63) - 1
 
+_DECIMAL = re.compile(r"-?[0-9]{1,18}")
 _RANK_SPAN = re.compile(r"^\s*(\d{1,6})\s*-\s*(\d{1,6})\s*$")
+_RANK_LIST = re.compile(r"^\s*[\[(]?\s*(\d{1,6}\s*(?:,\s*\d{1,6}\s*)*,?)\s*[\])]?\s*$")
 
 Item = TypeVar("Item", bound=Hashable)
 
@@ -53,7 +60,7 @@ def _number(value: object) -> int:
     """An integer, given as such or as the decimal text that JSON dumps write."""
     if _is_int(value):
         return value
-    if isinstance(value, str) and len(value) < 20 and value.lstrip("-").isdigit():
+    if isinstance(value, str) and _DECIMAL.fullmatch(value):
         return int(value)
     return UNKNOWN
 
@@ -63,7 +70,11 @@ def _time(value: object) -> int:
 
 
 def _text(value: object) -> str:
-    return value[:MAX_NAME] if isinstance(value, str) else ""
+    """A text that can be printed: control characters would reach the reader's terminal."""
+    if not isinstance(value, str):
+        return ""
+    value = value[:MAX_NAME]
+    return value if value.isprintable() else "".join(c if c.isprintable() else "?" for c in value)
 
 
 def parse_ranks(value: object) -> tuple[int, ...] | None:
@@ -83,14 +94,10 @@ def parse_ranks(value: object) -> tuple[int, ...] | None:
         if span:
             first, last = int(span[1]), int(span[2])
             return tuple(range(first, last + 1)) if first <= last else None
-        if not re.fullmatch(r"[\[\]()\s\d,]*", value):
-            return None  # a name, a call: never evaluated, whatever it says
-        try:
-            value = ast.literal_eval(value.strip() or "[]")
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
-            return None
-        if isinstance(value, int):
-            value = [value]
+        listed = _RANK_LIST.match(value)
+        if not listed:
+            return None  # empty, a name, a call: never evaluated, whatever it says
+        value = [int(rank) for rank in listed[1].rstrip(", \t\r\n").split(",")]
     if not isinstance(value, list | tuple) or not value:
         return None
     if not all(_is_int(rank) and 0 <= rank <= MAX_RANK for rank in value):
@@ -106,10 +113,10 @@ def _sizes(value: object) -> tuple[tuple[int, ...], ...] | None:
     flat: list[int] = []
     for shape in value:
         if isinstance(shape, list | tuple):
-            if not all(_is_int(dimension) for dimension in shape):
+            if len(shape) > MAX_DIMENSIONS or not all(map(_is_int, shape)):
                 return None
             shapes.append(tuple(shape))
-        elif _is_int(shape):
+        elif _is_int(shape) and len(flat) < MAX_DIMENSIONS:
             flat.append(shape)
         else:
             return None
@@ -150,8 +157,35 @@ class _Table(Generic[Item]):
     def add(self, item: Item) -> int:
         return self.index.setdefault(item, len(self.index))
 
+    def __len__(self) -> int:
+        return len(self.index)
+
     def items(self) -> tuple[Item, ...]:
         return tuple(self.index)
+
+
+class _Parsed(Generic[Item]):
+    """Parts of entries as items of a side table; an object named often is parsed once.
+
+    The content outlives the table, so an object's id stays its own.
+    """
+
+    def __init__(self, parse: Callable[[object], Item]) -> None:
+        self._parse = parse
+        self._table: _Table[Item] = _Table()
+        self._of_object: dict[int, int] = {}
+        self.items: list[Item] = []
+
+    def index(self, value: object) -> int:
+        """The item's index; equal items have the same."""
+        known = self._of_object.get(id(value))
+        if known is None:
+            item = self._parse(value)
+            known = self._table.add(item)
+            if known == len(self.items):
+                self.items.append(item)
+            self._of_object[id(value)] = known
+        return known
 
 
 def _completion(entry: dict[str, Any], completed_up_to: int, number: int) -> Completion:
@@ -226,11 +260,17 @@ def _declarations(
     nameless: tuple[int, ...] | None = None
     if not isinstance(table, dict):
         return declared, nameless
+    if len(table) > MAX_GROUPS:
+        raise UnreadableDump(f"declares {len(table)} process groups, more than any job has")
+    left = MAX_MEMBERS
     for key, config in table.items():
         if not isinstance(key, str) or not isinstance(config, dict):
             continue
-        name, description = key[:MAX_NAME], _text(config.get("desc"))
+        name, description = _text(key), _text(config.get("desc"))
         members = parse_ranks(config.get("ranks"))
+        left -= len(members or ())
+        if left < 0:
+            raise UnreadableDump(f"declares groups of more than {MAX_MEMBERS} ranks together")
         if name:
             declared[name] = (GroupName(name, description), members)
         else:
@@ -248,7 +288,7 @@ def _status_by_name(
     with every pair that the entries tell.
     """
     joined = {name: statuses[local] for name, local in seen.items() if local in statuses}
-    if len(declared) == len(statuses) and all(name.isdigit() for name in declared):
+    if len(declared) == len(statuses) and all(map(_DECIMAL.fullmatch, declared)):
         by_order = dict(zip(sorted(declared, key=int), sorted(statuses), strict=True))
         if all(by_order.get(name) == local for name, local in seen.items()):
             joined = {name: statuses[local] for name, local in by_order.items()}
@@ -282,13 +322,55 @@ def _health(content: dict[str, Any]) -> dict[str, tuple[str, str]]:
     }
 
 
-def build_dump(content: object, rank: int, source: Path) -> RankDump:
+def _shift_default_group(
+    declared: dict[str, tuple[GroupName, tuple[int, ...] | None]], first_rank: int
+) -> None:
+    """Make a torchft replica group's default group name global ranks, in place.
+
+    Each replica group counts its ranks from 0. Does what ``torchfrtrace --transform-ft``
+    does, to the default group only.
+    """
+    for name, (group_name, members) in declared.items():
+        if group_name.description == DEFAULT_GROUP and members is not None:
+            declared[name] = group_name, tuple(first_rank + member for member in members)
+
+
+def contradiction(content: object, dump: RankDump) -> str | None:
+    """What in a dump's content speaks against the rank that its name tells.
+
+    Args:
+        content: the plain data of the dump.
+        dump: what ``build_dump`` made of it.
+
+    Returns:
+        The reason, or None. A process records only in groups that it belongs to.
+    """
+    told = content.get("rank") if isinstance(content, dict) else None
+    if _is_int(told) and told != dump.rank:
+        return f"its name says rank {dump.rank}, but its content rank {told}; rename it"
+    recorded = set(map(int, np.unique(dump.operations.group)))
+    for at, (group, members) in enumerate(zip(dump.groups, dump.declared_members, strict=True)):
+        if members and dump.rank not in members and at in recorded:
+            some = f"{members[0]}-{members[-1]}" if len(members) > 1 else f"{members[0]}"
+            return (
+                f"its name says rank {dump.rank}, but it recorded operations of group {group}, "
+                f"whose ranks are within {some}; find out whose dump it is and rename it "
+                "(torchft counts ranks per replica group: see --transform-ft)"
+            )
+    return None
+
+
+def build_dump(
+    content: object, rank: int, source: Path, *, group_world_size: int | None = None
+) -> RankDump:
     """Check one dump's plain data and turn it into columns.
 
     Args:
         content: what ``decode`` returned for the file.
         rank: the rank that the file belongs to.
         source: the file, for messages.
+        group_world_size: ranks in one torchft replica group, to turn its ranks into the
+            job's; None for any other job.
 
     Returns:
         The rank's dump. Entries that are no dictionaries are left out.
@@ -320,10 +402,15 @@ def build_dump(content: object, rank: int, source: Path) -> RankDump:
 
     statuses = _statuses(content)
     declared, nameless = _declarations(content)
+    if group_world_size:
+        _shift_default_group(declared, rank - rank % group_world_size)
     groups: _Table[GroupName] = _Table()
-    signatures: _Table[Signature] = _Table()
     stacks: _Table[tuple[Frame, ...]] = _Table()
+    operation_names: _Table[str] = _Table()
+    sizes, dtypes, splits = _Parsed(_sizes), _Parsed(_texts), _Parsed(_splits)
+    signature_keys: _Table[tuple[int, ...]] = _Table()
     # torch memoises frames by pointer: equal stacks are lists of the same objects.
+    stack_of_list: dict[int, int] = {}
     stack_of_objects: dict[tuple[int, ...], int] = {}
     frame_of_object: dict[int, Frame] = {}
     local_ids: dict[str, int] = {}
@@ -353,27 +440,31 @@ def build_dump(content: object, rank: int, source: Path) -> RankDump:
         frames = entry.get("frames")
         stack = UNKNOWN
         if isinstance(frames, list | tuple) and frames:
-            key = tuple(map(id, frames))
-            stack = stack_of_objects.get(key, UNKNOWN)
+            stack = stack_of_list.get(id(frames), UNKNOWN)
             if stack == UNKNOWN:
-                for value in frames[:MAX_FRAMES]:
-                    if id(value) not in frame_of_object:
-                        frame_of_object[id(value)] = _frame(value)
-                stack = stacks.add(tuple(frame_of_object[id(v)] for v in frames[:MAX_FRAMES]))
-                stack_of_objects[key] = stack
+                kept = frames[:MAX_FRAMES]
+                key = tuple(map(id, kept))
+                stack = stack_of_objects.get(key, UNKNOWN)
+                if stack == UNKNOWN:
+                    for value in kept:
+                        if id(value) not in frame_of_object:
+                            frame_of_object[id(value)] = _frame(value)
+                    stack = stacks.add(tuple(frame_of_object[at] for at in key))
+                    stack_of_objects[key] = stack
+                stack_of_list[id(frames)] = stack
         started_ns = _time(entry.get("time_discovered_started_ns"))
         rows.append(
             (
                 groups.add(group_name),
-                signatures.add(
-                    Signature(
-                        operation,
-                        _sizes(entry.get("input_sizes")),
-                        _sizes(entry.get("output_sizes")),
-                        _texts(entry.get("input_dtypes")),
-                        _texts(entry.get("output_dtypes")),
-                        _splits(entry.get("input_split_sizes", entry.get("input_splits"))),
-                        _splits(entry.get("output_split_sizes", entry.get("output_splits"))),
+                signature_keys.add(
+                    (
+                        operation_names.add(operation),
+                        sizes.index(entry.get("input_sizes")),
+                        sizes.index(entry.get("output_sizes")),
+                        dtypes.index(entry.get("input_dtypes")),
+                        dtypes.index(entry.get("output_dtypes")),
+                        splits.index(entry.get("input_split_sizes", entry.get("input_splits"))),
+                        splits.index(entry.get("output_split_sizes", entry.get("output_splits"))),
                     )
                 ),
                 stack,
@@ -402,7 +493,27 @@ def build_dump(content: object, rank: int, source: Path) -> RankDump:
         started_ns=columns[9],
         completed_ns=columns[10],
     )
-    table = signatures.items()
+    names = operation_names.items()
+    table = tuple(
+        Signature(
+            names[name],
+            sizes.items[inputs],
+            sizes.items[outputs],
+            dtypes.items[input_dtypes],
+            dtypes.items[output_dtypes],
+            splits.items[input_splits],
+            splits.items[output_splits],
+        )
+        for (
+            name,
+            inputs,
+            outputs,
+            input_dtypes,
+            output_dtypes,
+            input_splits,
+            output_splits,
+        ) in signature_keys.items()
+    )
     _close_batches(
         [table[index].operation for index in columns[1]],
         operations.group,
