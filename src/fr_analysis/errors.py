@@ -13,3 +13,7 @@ class UnreadableDump(FrAnalysisError):
 
     It becomes an entry of ``Diagnosis.unread``: the other files are still analyzed.
     """
+
+
+class NotADump(UnreadableDump):
+    """The file is of another kind altogether: a log, or some other JSON."""

@@ -6,26 +6,66 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from fr_analysis.errors import FrAnalysisError, UnreadableDump
+from fr_analysis.errors import FrAnalysisError, NotADump, UnreadableDump
 from fr_analysis.read.decode import decode
-from fr_analysis.read.dump import build_dump
-from fr_analysis.read.files import find_files
+from fr_analysis.read.dump import MAX_RANK, build_dump, contradiction
+from fr_analysis.read.files import copy_of, find_files, prefix_of_name, printable, rank_of_name
 from fr_analysis.read.stacks import read_stacks
 from fr_analysis.trace import RankDump, RankStacks, Trace, Unread
 
 __all__ = ["read_dump", "read_trace"]
 
 
-def read_dump(rank: int, path: Path) -> RankDump | Unread:
+def read_dump(rank: int, path: Path, *, group_world_size: int | None = None) -> RankDump | Unread:
     """Read one rank's file: a pure function of the file.
+
+    Args:
+        rank: the rank that the file's name tells; 0 where it tells none.
+        path: the file.
+        group_world_size: ranks in one torchft replica group; None for any other job.
 
     Returns:
         The rank's dump, or why the file is none.
     """
     try:
-        return build_dump(decode(path), rank, path)
+        content = decode(path)
+        told = content.get("rank") if isinstance(content, dict) else None
+        if rank_of_name(path.name) is None and type(told) is int and 0 <= told <= MAX_RANK:
+            rank = told
+        dump = build_dump(content, rank, path, group_world_size=group_world_size)
+        # torchft's other groups go on counting per replica group.
+        against = None if group_world_size else contradiction(content, dump)
+        return Unread(path, against, rank) if against else dump
+    except NotADump as reason:
+        return _Stray(path, str(reason), rank)
     except UnreadableDump as reason:
         return Unread(path, str(reason), rank)
+    except (MemoryError, RecursionError) as error:
+        return Unread(path, f"asks for more than a dump needs ({type(error).__name__})", rank)
+
+
+class _Stray(Unread):
+    """A file of another kind: reported only if its name is like those of the dumps."""
+
+    __slots__ = ()
+
+
+def _read_file(rank: int, path: Path, group_world_size: int | None) -> list[RankDump | Unread]:
+    """A dump; where it is damaged, its copy in JSON too, if there is one."""
+    result = read_dump(rank, path, group_world_size=group_world_size)
+    if isinstance(result, RankDump) or not copy_of(path).is_file():
+        return [result]
+    return [result, read_dump(rank, copy_of(path), group_world_size=group_world_size)]
+
+
+def _without_strays(unread: list[Unread], dumps: list[RankDump]) -> list[Unread]:
+    """Leave out files of another kind that only happen to end in a number, such as logs."""
+    prefixes = {prefix_of_name(dump.source.name) for dump in dumps}
+    return [
+        Unread(found.path, found.reason, found.rank)
+        for found in unread
+        if not isinstance(found, _Stray) or prefix_of_name(found.path.name) in prefixes
+    ]
 
 
 def _newest_ns(dump: RankDump) -> int:
@@ -84,6 +124,22 @@ def _one_per_rank(dumps: list[RankDump]) -> tuple[dict[int, RankDump], list[Unre
     return chosen, doubles
 
 
+def _read_snapshots(paths: Sequence[Path]) -> tuple[dict[int, RankStacks], list[Unread]]:
+    """Stacks by rank, of the last snapshot that has some, and the files that are none."""
+    stacks: dict[int, RankStacks] = {}
+    unread: list[Unread] = []
+    for path in paths:
+        try:
+            found = read_stacks(path)
+        except UnreadableDump as reason:
+            unread.append(Unread(path, str(reason)))
+            continue
+        for rank, answer in found.items():
+            if answer.threads or rank not in stacks:
+                stacks[rank] = answer
+    return stacks, unread
+
+
 def read_trace(
     path: str | os.PathLike[str],
     *,
@@ -91,6 +147,8 @@ def read_trace(
     stacks: Sequence[str | os.PathLike[str]] = (),
     expected_world_size: int | None = None,
     track: Callable[[Sequence[tuple[int, Path]]], Iterable[tuple[int, Path]]] = iter,
+    transform_ft: bool = False,
+    group_world_size: int | None = None,
 ) -> Trace:
     """Read the dumps, and the stacks snapshots beside them, that a path means.
 
@@ -100,6 +158,9 @@ def read_trace(
         stacks: stacks snapshots to use instead of those found beside the dumps.
         expected_world_size: how many ranks the job has, where the dumps do not tell.
         track: passes the files on one by one, such as a progress bar does.
+        transform_ft: the job is of torchft, whose replica groups each count ranks from 0:
+            take the members of their default groups as ranks of the job.
+        group_world_size: how many ranks a replica group of torchft has.
 
     Returns:
         The trace. Files that could not be used are in ``Trace.unread``.
@@ -107,28 +168,35 @@ def read_trace(
     Raises:
         FrAnalysisError: there is nothing to read, or nothing of it could be read.
     """
+    if transform_ft and (group_world_size is None or group_world_size < 1):
+        raise FrAnalysisError(
+            "--transform-ft needs --group-world-size: the ranks in one replica group of torchft"
+        )
+    ft_size = group_world_size if transform_ft else None
     found = find_files(path, pattern)
     unread = list(found.misfits)
     dumps: list[RankDump] = []
     for rank, file in track(found.dumps):
-        result = read_dump(rank, file)
-        if isinstance(result, Unread):
-            unread.append(result)
-        else:
-            dumps.append(result)
+        for result in _read_file(rank, file, ft_size):
+            if isinstance(result, Unread):
+                unread.append(result)
+            else:
+                dumps.append(result)
     if not dumps:
         first = unread[0]
         more = f" (and {len(unread) - 1} more files)" if len(unread) > 1 else ""
-        raise FrAnalysisError(f"{first.path}: {first.reason}{more}; no dump could be read")
-    dumps, stale = _separate_runs(dumps)
+        raise FrAnalysisError(
+            f"{printable(first.path)}: {first.reason}{more}; no dump could be read"
+        )
+    unread = _without_strays(unread, dumps)
+    stale: list[Unread] = []
+    if ft_size is None:
+        dumps, stale = _separate_runs(dumps)
     by_rank, doubles = _one_per_rank(dumps)
-    # A rank read well elsewhere is not missing because one more file of it is damaged.
-    rank_stacks: dict[int, RankStacks] = {}
-    for snapshot in [Path(name) for name in stacks] or found.stacks:
-        rank_stacks.update(read_stacks(snapshot))
+    rank_stacks, bad_stacks = _read_snapshots([Path(name) for name in stacks] or found.stacks)
     return Trace(
         dumps=dict(sorted(by_rank.items())),
         stacks=rank_stacks,
-        unread=tuple(unread + stale + doubles),
+        unread=tuple(unread + stale + doubles + bad_stacks),
         expected_world_size=expected_world_size,
     )

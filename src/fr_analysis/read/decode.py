@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
-from fr_analysis.errors import UnreadableDump
+from fr_analysis.errors import NotADump, UnreadableDump
 
 MAX_FILE_BYTES = 4 << 30
 """Largest file, and largest content of a compressed file, that is read."""
@@ -178,9 +178,7 @@ def _load_json(content: bytes) -> object:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise UnreadableDump(
-            "is neither a pickle nor JSON; expected a Flight Recorder dump"
-        ) from None
+        raise NotADump("is neither a pickle nor JSON; expected a Flight Recorder dump") from None
     try:
         return json.loads(text)
     except RecursionError:
@@ -200,7 +198,7 @@ def _decode_stream(stream: io.BufferedReader) -> object:
         return _load_pickle(stream)
     if head.removeprefix(codecs.BOM_UTF8).lstrip()[:1] in (b"{", b"["):
         return _load_json(_read_bounded(stream))
-    raise UnreadableDump("is neither a pickle nor JSON; expected a Flight Recorder dump")
+    raise NotADump("is neither a pickle nor JSON; expected a Flight Recorder dump")
 
 
 def decode(path: Path) -> object:

@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeGuard, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from fr_analysis.errors import UnreadableDump
+from fr_analysis.errors import NotADump, UnreadableDump
 from fr_analysis.trace import (
     DEFAULT_GROUP,
     UNKNOWN,
@@ -379,13 +379,11 @@ def build_dump(
         UnreadableDump: it is not the dictionary of a Flight Recorder dump.
     """
     if not isinstance(content, dict):
-        raise UnreadableDump(
+        raise NotADump(
             f"holds a {type(content).__name__}, not the dictionary of a Flight Recorder dump"
         )
     if not content.keys() & {"version", "entries", "pg_config"}:
-        raise UnreadableDump(
-            "has none of the keys version, entries, pg_config of a Flight Recorder dump"
-        )
+        raise NotADump("has none of the keys version, entries, pg_config of a Flight Recorder dump")
     version = _text(content.get("version"))
     if version and version.split(".")[0] not in ("2", "1"):
         raise UnreadableDump(

@@ -24,7 +24,9 @@ MAX_DEPTH = 3
 _DUMP_NAME = re.compile(
     r"(?:^|[^0-9])(?P<rank>\d+)(?P<ending>(?:\.(?:json|jsonl|pkl|pickle|bin|gz|zst|zstd))*)$"
 )
-_STACKS_NAME = re.compile(r"^(?:stacks|pyspy_dump).*\.txt$")
+_STACKS_NAME = re.compile(r"^(?P<kind>stacks|py-?_?spy).*\.txt$")
+_STACKS_OF_ONE = re.compile(r"(?:^|[^0-9])(?P<rank>\d{1,6})\.txt$")
+_STACKS_TIME = re.compile(r"_\d{8}_\d{6}\.txt$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,40 +41,82 @@ class Found:
 def rank_of_name(name: str) -> int | None:
     """The rank that a dump's file name tells, or None where it tells none."""
     match = _DUMP_NAME.search(name)
-    return int(match["rank"]) if match and len(match["rank"]) <= 18 else None
+    return int(match["rank"][:19]) if match else None
 
 
-def _files_below(directory: Path, depth: int) -> tuple[list[Path], list[Path]]:
-    """Files and folders directly in a directory, sorted; hidden ones are left out."""
-    try:
-        children = sorted(directory.iterdir())
-    except OSError as error:
-        raise FrAnalysisError(f"{directory}: cannot be listed ({error.strerror})") from None
-    files = [child for child in children if not child.name.startswith(".") and not child.is_dir()]
-    folders = [child for child in children if child.is_dir() and not child.is_symlink()]
-    return files, folders if depth < MAX_DEPTH else []
+def prefix_of_name(name: str) -> str:
+    """What stands in front of the rank in a dump's file name."""
+    match = _DUMP_NAME.search(name)
+    return name[: match.start("rank")] if match else name
 
 
-def _dumps_in(directory: Path, pattern: str | None, depth: int = 0) -> list[Path]:
-    """The dump files of a directory; those of its folders only where it holds none itself.
+def rank_of_stacks_name(name: str) -> int | None:
+    """The rank in the name of one process's stacks: ``pyspy_3.txt``, ``stacks_rank3.txt``."""
+    match = None if _STACKS_TIME.search(name) else _STACKS_OF_ONE.search(name)
+    return int(match["rank"]) if match else None
 
-    Folders are where per-host collections and the demo's ``per_rank`` put them. Files
-    beside them, such as logs, do not count as dumps.
-    """
-    files, folders = _files_below(directory, depth)
-    if pattern is not None:
-        files = [file for file in files if fnmatch.fnmatch(file.name, pattern)]
-    # NVIDIA's --debug writes <dump>.json beside the dump: the same dump twice.
-    names = {file.name for file in files}
-    files = [
-        file
-        for file in files
-        if rank_of_name(file.name) is not None
-        and file.name.removesuffix(".json") not in (names - {file.name})
-    ]
-    if files:
-        return files
-    return [file for folder in folders for file in _dumps_in(folder, pattern, depth + 1)]
+
+def printable(path: str | os.PathLike[str]) -> str:
+    """A path for a message: a name may hold bytes or controls that no terminal takes."""
+    text = os.fspath(path)
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
+@dataclass(slots=True)
+class _Search:
+    """One search below a directory: dumps found, and what could not be looked at."""
+
+    pattern: str | None
+    misfits: list[Unread]
+
+    def dumps_in(self, directory: Path, depth: int = 0) -> list[Path]:
+        """The dump files of a directory; those of its folders only where it holds none itself.
+
+        Folders are where per-host collections and the demo's ``per_rank`` put them. Files
+        beside them, such as logs, do not count as dumps.
+        """
+        files: list[Path] = []
+        folders: list[Path] = []
+        try:
+            with os.scandir(directory) as children:
+                for child in children:
+                    if child.name.startswith("."):
+                        continue
+                    if not child.is_dir():
+                        files.append(Path(child.path))
+                    elif not child.is_symlink():  # which may lead back
+                        folders.append(Path(child.path))
+        except OSError as error:
+            reason = f"cannot be listed ({error.strerror})"
+            if not depth:
+                raise FrAnalysisError(f"{printable(directory)}: {reason}") from None
+            self.misfits.append(Unread(directory, reason))
+        if self.pattern is not None:
+            files = [file for file in files if fnmatch.fnmatch(file.name, self.pattern)]
+        files = _without_copies([f for f in files if rank_of_name(f.name) is not None])
+        if files:
+            prefixes = {prefix_of_name(file.name) for file in files}
+            self.misfits.extend(
+                Unread(folder, "is a directory; expected a dump", rank_of_name(folder.name))
+                for folder in sorted(folders)
+                if rank_of_name(folder.name) is not None
+                and prefix_of_name(folder.name) in prefixes
+                and folder.name not in {file.name for file in files}
+            )
+            return sorted(files)
+        if depth == MAX_DEPTH:
+            return []
+        return [file for folder in sorted(folders) for file in self.dumps_in(folder, depth + 1)]
+
+
+def copy_of(file: Path) -> Path:
+    """Where NVIDIA's ``--debug`` writes the same dump as JSON: beside it."""
+    return file.with_name(f"{file.name}.json")
+
+
+def _without_copies(files: list[Path]) -> list[Path]:
+    copies = {copy_of(file) for file in files}
+    return [file for file in files if file not in copies]
 
 
 def find_files(path: str | os.PathLike[str], pattern: str | None = None) -> Found:
@@ -90,30 +134,36 @@ def find_files(path: str | os.PathLike[str], pattern: str | None = None) -> Foun
         FrAnalysisError: there is no such file, or no dump under it.
     """
     text = os.fspath(path)
+    shown = printable(text)
     target = Path(text)
+    misfits: list[Unread] = []
     stacks_folder = target.parent
-    if target.is_dir():
+    try:
+        is_directory, exists = target.is_dir(), target.exists() or target.is_symlink()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise FrAnalysisError(f"{shown}: cannot be looked at ({reason})") from None
+    if is_directory:
         stacks_folder = target
-        files = _dumps_in(target, pattern)
+        files = _Search(pattern, misfits).dumps_in(target)
         if not files:
             wanted = f"matching {pattern!r} " if pattern else ""
             raise FrAnalysisError(
-                f"{text}: no dump {wanted}in this directory; expected one file per rank whose "
+                f"{shown}: no dump {wanted}in this directory; expected one file per rank whose "
                 "name ends in the rank, such as rank_0 or nccl_trace_rank_0"
             )
-    elif target.exists():
+    elif exists:
         files = [target]
     else:
         matches = sorted(map(Path, glob.glob(text) or glob.glob(glob.escape(text) + "*")))
         files = [match for match in matches if not match.is_dir()]
-        files = [file for file in files if rank_of_name(file.name) is not None]
+        files = _without_copies([f for f in files if rank_of_name(f.name) is not None])
         if not files:
             raise FrAnalysisError(
-                f"{text}: no such file or directory, and no dump's name begins with it"
+                f"{shown}: no such file or directory, and no dump's name begins with it"
             )
 
     dumps: list[tuple[int, Path]] = []
-    misfits: list[Unread] = []
     for file in files:
         rank = rank_of_name(file.name)
         if rank is None and len(files) == 1:
@@ -127,12 +177,17 @@ def find_files(path: str | os.PathLike[str], pattern: str | None = None) -> Foun
 
 
 def _stacks_near(folder: Path) -> tuple[Path, ...]:
-    """Stacks snapshots beside the dumps or one folder up, where the debug server puts them."""
+    """Stacks snapshots beside the dumps or one folder up, where the debug server puts them.
+
+    Of those taken again and again, the newest of each kind; of those of one process, all.
+    """
     for place in (folder, folder.parent):
         try:
-            found = [f for f in place.iterdir() if _STACKS_NAME.match(f.name) and f.is_file()]
+            found = sorted(f for f in place.iterdir() if _STACKS_NAME.match(f.name) and f.is_file())
         except OSError:
             continue
         if found:
-            return tuple(sorted(found, key=lambda f: f.name))
+            newest = {_STACKS_TIME.sub("", f.name): f for f in found if _STACKS_TIME.search(f.name)}
+            single = [f for f in found if not _STACKS_TIME.search(f.name)]
+            return (*single, *newest.values())
     return ()

@@ -2,18 +2,22 @@
 
 Two formats. The debug server's ``stacks_<time>.txt``: per rank a line
 ``=== Rank N: URL ===``, then Python's faulthandler text, most recent call first. And the
-output of ``py-spy dump``, alone or per rank under the same headings
-(``pyspy_dump_<time>.txt``).
+output of ``py-spy dump``, per rank under the same headings (``pyspy_dump_<time>.txt``) or
+of one process, whose rank the file's name tells (``pyspy_3.txt``).
 """
 
 from __future__ import annotations
 
 import re
+import stat
 from pathlib import Path
 
+from fr_analysis.errors import UnreadableDump
+from fr_analysis.read.files import rank_of_stacks_name
 from fr_analysis.trace import Frame, RankStacks, ThreadStack
 
-MAX_BYTES = 256 << 20
+MAX_BYTES = 64 << 20
+"""Read of one snapshot: that of a thousand ranks has some ten."""
 
 _RANK = re.compile(r"^=== Rank (\d{1,6}): .* ===$")
 _ERROR = re.compile(r"^Error: (\d+)")
@@ -47,6 +51,19 @@ def _read_threads(lines: list[str]) -> tuple[ThreadStack, ...]:
     return tuple(threads)
 
 
+def _read_section(rank: int, source: Path, lines: list[str]) -> RankStacks:
+    """What one rank answered: its threads, or why there are none."""
+    first = next((line.strip() for line in lines if line.strip()), "")
+    status = _ERROR.match(first)
+    if status:
+        return RankStacks(rank, source, (), f"did not answer the debug server (status {status[1]})")
+    threads = _read_threads(lines)
+    if threads:
+        return RankStacks(rank, source, threads)
+    told = "".join(c for c in first[:200] if c.isprintable()) or "nothing"
+    return RankStacks(rank, source, (), f"no stacks: {told}")
+
+
 def read_stacks(path: Path) -> dict[int, RankStacks]:
     """Read one snapshot.
 
@@ -54,29 +71,38 @@ def read_stacks(path: Path) -> dict[int, RankStacks]:
         path: a text file as the debug server or ``py-spy dump`` writes it.
 
     Returns:
-        Stacks by rank; a rank that the server could not reach has an ``error``. Empty
-        where the file is no such text.
+        Stacks by rank; a rank that did not answer has an ``error``.
+
+    Raises:
+        UnreadableDump: it cannot be read, or holds no stacks.
     """
     try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise UnreadableDump("is not a regular file")
         with path.open("rb") as stream:
             text = stream.read(MAX_BYTES).decode("utf-8", errors="replace")
-    except OSError:
-        return {}
+    except OSError as error:
+        raise UnreadableDump(f"cannot be read ({error.strerror})") from None
     sections: dict[int, list[str]] = {}
     current: list[str] = []
+    alone = current
     for line in text.splitlines():
         heading = _RANK.match(line)
         if heading:
             current = sections.setdefault(int(heading[1]), [])
         else:
             current.append(line)
-    stacks: dict[int, RankStacks] = {}
-    for rank, lines in sections.items():
-        error = next((_ERROR.match(line) for line in lines if line.strip()), None)
-        stacks[rank] = RankStacks(
-            rank,
-            path,
-            () if error else _read_threads(lines),
-            f"did not answer the debug server (status {error[1]})" if error else None,
+    if sections:
+        return {rank: _read_section(rank, path, lines) for rank, lines in sections.items()}
+    threads = _read_threads(alone)
+    if not threads:
+        raise UnreadableDump(
+            "holds no stacks; expected a stacks file of the debug server or output of py-spy dump"
         )
-    return stacks
+    rank = rank_of_stacks_name(path.name)
+    if rank is None:
+        raise UnreadableDump(
+            "holds the stacks of one process, and its name does not tell of which rank: "
+            "name it pyspy_<rank>.txt"
+        )
+    return {rank: RankStacks(rank, path, threads)}
