@@ -352,7 +352,7 @@ class _Attribution:
             faults
             or self.undecided
             or missing
-            or self.trace.unread
+            or self._lacks_a_dump()
             or not self._anything_recorded()
         ):
             verdict = Verdict.UNDETERMINED
@@ -376,6 +376,13 @@ class _Attribution:
                 for rank, targets in sorted(self.edges.items())
                 for target in targets
             ),
+        )
+
+    def _lacks_a_dump(self) -> bool:
+        """Whether a rank's only dump could not be used; stray files and doubles are no loss."""
+        return any(
+            unread.rank is not None and unread.rank not in self.trace.dumps
+            for unread in self.trace.unread
         )
 
     def _anything_recorded(self) -> bool:
