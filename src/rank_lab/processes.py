@@ -44,7 +44,8 @@ def wait_until_gone(run_id: str, timeout_s: float) -> list[psutil.Process]:
 
 def end_all(run_id: str, patience_s: float = 2.0) -> None:
     """End the processes of a run: ask, wait, then kill until none is left."""
-    for process in find(run_id):
+    seen = find(run_id)
+    for process in seen:
         _signal(process, kill=False)
     give_up_at = time.monotonic() + 30
     alive = wait_until_gone(run_id, patience_s)
@@ -52,7 +53,19 @@ def end_all(run_id: str, patience_s: float = 2.0) -> None:
         # Again and again: a process may have started another between the look and the kill.
         for process in alive:
             _signal(process, kill=True)
+        seen.extend(alive)
         alive = wait_until_gone(run_id, 0.2)
+    # A process that is being killed loses its environment first and its ports later.
+    while any(map(_is_alive, seen)) and time.monotonic() < give_up_at:
+        time.sleep(0.01)
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    """Whether a process still holds anything; a zombie does not."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
 
 
 def _signal(process: psutil.Process, *, kill: bool) -> None:
