@@ -35,7 +35,7 @@ from fr_analysis.diagnosis import (
     Verdict,
 )
 from fr_analysis.match import Progress
-from fr_analysis.trace import Completion
+from fr_analysis.trace import UNKNOWN, Completion
 
 __all__ = ["attribute"]
 
@@ -59,6 +59,7 @@ class _Attribution:
             self._add_waits_in(found, finder)
         self.disputes = find_membership_disputes(progress, self.waits.values())
         self.edges = self._edges()
+        self._explain_lost_dumps()
         self.conditions: dict[int, Condition] = {}
         self.faults: list[Fault] = []
         self.stuck: list[StuckGroup] = []
@@ -106,6 +107,27 @@ class _Attribution:
                 edges[rank] = ()
         return edges
 
+    def _explain_lost_dumps(self) -> None:
+        """Let ranks without a dump wait where causes that dumps show account for it.
+
+        A rank whose dump was lost looks like a dead one. It shares a group with ranks that
+        wait for a cause which is known, so most likely it waits as they do.
+        """
+        dumps = self.trace.dumps
+        awaited = {target for targets in self.edges.values() for target in targets}
+        lost = {rank for rank in awaited if rank not in dumps}
+        causes = {rank for rank in awaited - lost if not self.edges.get(rank)}
+        causes |= {rank for found in self.disagreements.values() for rank in found.odd}
+        if not lost or not causes:
+            return
+        blocked = {rank for rank in self.waits if reachable(rank, self.edges) & causes} | causes
+        for rank in lost:
+            if any(
+                rank in group.members and blocked & set(group.members)
+                for group in self.progress.groups.groups
+            ):
+                self.edges[rank] = tuple(sorted(causes))
+
     # -- causes ---------------------------------------------------------------------
 
     def run(self) -> None:
@@ -123,7 +145,7 @@ class _Attribution:
         return tuple(
             rank
             for rank in sorted(self.edges)
-            if rank not in wanted and reachable(rank, self.edges) & wanted
+            if rank in self.waits and rank not in wanted and reachable(rank, self.edges) & wanted
         )
 
     def _blame(self, ranks: Iterable[int], condition: Condition) -> None:
@@ -136,7 +158,7 @@ class _Attribution:
         if found.odd:
             victims = set(self._victims(found.odd)) | (direct - set(found.odd))
         else:
-            victims = {r for r in self.edges if reachable(r, self.edges) & direct} - involved
+            victims = {r for r in self.waits if reachable(r, self.edges) & direct} - involved
         self._blame(found.odd, Condition.DISAGREES)
         self.faults.append(self.describe.disagreement(found, tuple(sorted(victims))))
         self._add_front(found.group, found.number, tuple(sorted(direct)), found.odd)
@@ -155,6 +177,8 @@ class _Attribution:
                     waited_by[target].append(wait)
         places: dict[tuple[int, int | None, bool], set[int]] = defaultdict(set)
         for rank, waiting in waited_by.items():
+            if rank not in self.waits and self.edges.get(rank):
+                continue  # its dump was lost, and another cause explains its silence
             own = self.waits.get(rank)
             stuck_device = (
                 own is not None
@@ -253,7 +277,7 @@ class _Attribution:
                 kind = FaultKind.P2P_UNMATCHED
             suspects = self._odd_of_cycle(kind, inside)
             self._blame(suspects, Condition.WAITING if suspects == members else Condition.DISAGREES)
-            victims = {r for r in self.edges if reachable(r, self.edges) & set(members)}
+            victims = {r for r in self.waits if reachable(r, self.edges) & set(members)}
             victims = (victims | set(members)) - set(suspects)
             self.faults.append(self.describe.cycle(kind, inside, suspects, tuple(sorted(victims))))
             for group in sorted(groups):
@@ -323,6 +347,8 @@ class _Attribution:
         """
         if self.progress.groups.groups[group].declared:
             return True
+        if any(rank not in self.trace.dumps for rank in self.progress.groups.world):
+            return False
         return any(
             (dump.operations.completion[local == group] > Completion.PENDING).any()
             for rank, dump in self.trace.dumps.items()
@@ -374,6 +400,7 @@ class _Attribution:
             waits=tuple(
                 Edge(rank, target, self.progress.groups.groups[self.waits[rank].group].name.name)
                 for rank, targets in sorted(self.edges.items())
+                if rank in self.waits
                 for target in targets
             ),
         )
@@ -386,7 +413,12 @@ class _Attribution:
         )
 
     def _anything_recorded(self) -> bool:
-        return any(len(dump.operations) for dump in self.trace.dumps.values())
+        """Operations, or at least counters: dumps of active entries may hold none."""
+        return any(
+            len(dump.operations)
+            or any(status and status.last_enqueued != UNKNOWN for status in dump.statuses)
+            for dump in self.trace.dumps.values()
+        )
 
     def _state(self, verdict: Verdict, faults: list[Fault]) -> AttributionState:
         if verdict is Verdict.HEALTHY:

@@ -116,12 +116,27 @@ class Siblings:
 
     def _same_role(self, rank: int, others: list[int], group: ProcessGroup) -> list[int]:
         """Those that went the same way as a rank for long; another pipeline stage did not."""
+        if self._is_homogeneous(_kind(group), group.index):
+            return others[:_MOST_VOTERS]
         found = []
         for other in others[:_MOST_COMPARED]:
             shared, mine, its = self._common(rank, other, group)
             if shared >= max(_SAME_ROLE * min(mine, its), 1):
                 found.append(other)
         return found[:_MOST_VOTERS]
+
+    def _is_homogeneous(self, kind: str, but: int) -> bool:
+        """Whether the members of all other groups of a kind do the same in the same order."""
+        dumps = self._progress.trace.dumps
+        told = False
+        for group in self._progress.groups.groups:
+            members = [member for member in group.members if member in dumps][:_MOST_VOTERS]
+            if group.index == but or _kind(group) != kind or len(members) < 2:
+                continue
+            if not all(self._compatible(members[0], other, group) for other in members[1:]):
+                return False
+            told = told or min(len(self._record(member)) for member in members) > 0
+        return told
 
     def _compatible(self, a: int, b: int, group: ProcessGroup) -> bool:
         shared, first, second = self._common(a, b, group)
@@ -169,16 +184,10 @@ class Siblings:
             dump = self._progress.trace.dumps[rank]
             groups = self._progress.groups
             kinds = [_kind(groups.groups[index]) for index in groups.of_rank[rank]]
-            calls = []
-            for signature in dump.signatures:
-                transfer = point_to_point(signature.operation)
-                name = operation_name(signature.operation)
-                distance = None
-                if transfer is not None:
-                    name = "send" if transfer.is_send else "recv"
-                    if transfer.me is not None and transfer.peer is not None:
-                        distance = transfer.peer - transfer.me
-                calls.append(None if is_batch_end(signature.operation) else (name, distance))
+            sizes = [len(groups.groups[index].members) for index in groups.of_rank[rank]]
+            names = [operation_name(signature.operation) for signature in dump.signatures]
+            ends = [is_batch_end(signature.operation) for signature in dump.signatures]
+            transfers = [point_to_point(signature.operation) for signature in dump.signatures]
             record: list[tuple[int, Token]] = []
             for row, (local, index) in enumerate(
                 zip(
@@ -187,9 +196,18 @@ class Siblings:
                     strict=True,
                 )
             ):
-                call = calls[index]
-                if call is not None:
-                    record.append((row, (kinds[local], *call)))
+                transfer = transfers[index]
+                if ends[index]:
+                    continue
+                if transfer is None:
+                    record.append((row, (kinds[local], names[index], None)))
+                    continue
+                distance = None
+                if transfer.me is not None and transfer.peer is not None:
+                    distance = (transfer.peer - transfer.me) % max(sizes[local], 1)
+                record.append(
+                    (row, (kinds[local], "send" if transfer.is_send else "recv", distance))
+                )
             self._tokens[rank] = record
         return self._tokens[rank]
 

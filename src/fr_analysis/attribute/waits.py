@@ -157,7 +157,7 @@ class WaitFinder:
                 ],
                 dtype=np.bool_,
             )
-            weak = (completion == Completion.RETIRED) | (completion == Completion.UNKNOWN)
+            weak = (completion == Completion.RETIRED) | (completion == Completion.UNKNOWN) | late
             wanted |= newest & weak & np.isin(progress.group, list(incomplete))
         for at in np.flatnonzero(wanted):
             place = int(progress.group[at]), int(progress.number[at])

@@ -273,6 +273,9 @@ def _advances(
                 known = advances[index].get(member, Advance(None, NEVER))
                 last = max(status.last_enqueued, known.last_joined)
                 advances[index][member] = Advance(known.first_held, last)
+            elif status and not len(dump.operations):
+                # Its own counter says that it enqueued nothing.
+                advances[index].setdefault(member, Advance(None, NEVER))
         operations = dump.operations
         if not len(operations):
             continue
