@@ -31,8 +31,11 @@ MAX_FILE_BYTES = 4 << 30
 MEMORY_PER_BYTE = 64
 """Memory allowed while decoding, per byte of the file: real dumps need less than 20."""
 
-COMPRESSION = 30
+COMPRESSION = 200
 """Most that compression is taken to shrink a real dump by; a bomb shrinks by 1000."""
+
+CONTENT_FLOOR = 64 << 20
+"""Content of a compressed file that is always read, in bytes."""
 
 MEMORY_FLOOR = 512 << 20
 """Memory always allowed while decoding, in bytes."""
@@ -135,14 +138,18 @@ def _open_zstd(path: Path) -> Any:
     )
 
 
-def _read_bounded(stream: IO[bytes]) -> bytes:
-    content = stream.read(MAX_FILE_BYTES + 1)
-    if len(content) > MAX_FILE_BYTES:
-        raise UnreadableDump(f"holds more than {MAX_FILE_BYTES >> 30} GiB; is it a dump?")
-    return content
+def _read_bounded(stream: IO[bytes], limit: int) -> bytes:
+    """Read all; piece by piece, since what is asked for at once is allocated at once."""
+    pieces: list[bytes] = []
+    while piece := stream.read(1 << 20):
+        pieces.append(piece)
+        limit -= len(piece)
+        if limit < 0:
+            raise UnreadableDump("unpacks to far more than a dump of its size holds")
+    return b"".join(pieces)
 
 
-def _may_nest_tuples(stream: io.BufferedReader) -> bool:
+def _may_nest_tuples(stream: io.BufferedReader[Any]) -> bool:
     """Whether a pickle has enough bytes that could make a tuple to nest them too deeply."""
     found = 0
     start = stream.tell()
@@ -152,7 +159,7 @@ def _may_nest_tuples(stream: io.BufferedReader) -> bool:
     return found >= SAFE_TUPLES
 
 
-def _load_pickle(stream: io.BufferedReader) -> object:
+def _load_pickle(stream: io.BufferedReader[Any]) -> object:
     unpickler = _CarefulUnpickler if _may_nest_tuples(stream) else _PlainUnpickler
     # What this process has once unpickled by a registered number is handed out unasked.
     copyreg.clear_extension_cache()
@@ -192,12 +199,12 @@ def _load_json(content: bytes) -> object:
         raise UnreadableDump(f"is cut short or damaged JSON ({error})") from None
 
 
-def _decode_stream(stream: io.BufferedReader) -> object:
+def _decode_stream(stream: io.BufferedReader[Any]) -> object:
     head = stream.peek(64)
     if head[:1] == _PICKLE:
         return _load_pickle(stream)
     if head.removeprefix(codecs.BOM_UTF8).lstrip()[:1] in (b"{", b"["):
-        return _load_json(_read_bounded(stream))
+        return _load_json(_read_bounded(stream, MAX_FILE_BYTES))
     raise NotADump("is neither a pickle nor JSON; expected a Flight Recorder dump")
 
 
@@ -232,11 +239,10 @@ def decode(path: Path) -> object:
                 # Straight from the buffered file: through BytesIO it takes three times as long.
                 with _bounded_memory(status.st_size):
                     return _decode_stream(stream)
-        with (
-            open_packed(path) as unpacked,
-            _bounded_memory(status.st_size * COMPRESSION),
-            io.BufferedReader(unpacked) as stream,
-        ):
+        limit = min(MAX_FILE_BYTES, max(CONTENT_FLOOR, status.st_size * COMPRESSION))
+        with open_packed(path) as unpacked:
+            content = _read_bounded(unpacked, limit)
+        with _bounded_memory(len(content)), io.BufferedReader(io.BytesIO(content)) as stream:
             return _decode_stream(stream)
     except UnreadableDump:
         raise
