@@ -69,14 +69,18 @@ sphinx_gallery_conf = {
     # The demo is a program for torchrun; the tutorial includes it, it is no page by itself.
     "ignore_pattern": r"(__init__|verify_flight_recorder)\.py$",
     "filename_pattern": r"\.py$",
-    # Examples draw with what they import themselves; matplotlib is no requirement of the site.
-    "image_scrapers": (),
+    # Runs a page's job on real ranks, checks its claims, and puts what it left on the page.
+    "image_scrapers": ("site_build.gallery.show_run",),
+    # A notebook has no ranks: these scripts are for torchrun.
+    "notebook_extensions": set(),
     "reset_modules": (),
     # A bare expression's repr may show paths of the machine that built the page.
     "capture_repr": ("_repr_html_",),
     "abort_on_example_error": True,
     "download_all_examples": False,
     "show_signature": False,
+    # Run times would differ at every build.
+    "min_reported_time": 86400,
     # These pages would load scripts from other hosts.
     "write_computation_times": False,
 }

@@ -187,7 +187,8 @@ def _run_command(shown: ShownCommand, folder: Path) -> str:
     return finished.stdout
 
 
-def _check_run(record: RunRecord) -> None:
+def check_run(record: RunRecord) -> None:
+    """Raise CaptureError for a run that failed, took too long or left processes behind."""
     if record.timed_out or record.exit_status != 0:
         how = (
             f"did not end within {record.duration_s:.0f} s"
@@ -227,7 +228,7 @@ def _run_demo(run: PageRun, demo: Demo, folder: Path) -> tuple[RunRecord, dict[s
         deadline_s=demo.deadline_s,
         env=demo.env,
     )
-    _check_run(record)
+    check_run(record)
     if wrong := differences(demo.claims, analyze(record.dump_dir)):
         raise CaptureError(
             f"{run.name}: the run is not what the page claims in {run.source.name}: "
