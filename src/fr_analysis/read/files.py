@@ -62,6 +62,13 @@ def printable(path: str | os.PathLike[str]) -> str:
     return "".join(char if char.isprintable() else "?" for char in text)
 
 
+def _leads_to_directory(child: os.DirEntry[str]) -> bool:
+    try:
+        return child.is_dir()
+    except OSError:  # a link to itself
+        return False
+
+
 @dataclass(slots=True)
 class _Search:
     """One search below a directory: dumps found, and what could not be looked at."""
@@ -82,10 +89,10 @@ class _Search:
                 for child in children:
                     if child.name.startswith("."):
                         continue
-                    if not child.is_dir():
-                        files.append(Path(child.path))
-                    elif not child.is_symlink():  # which may lead back
+                    if child.is_dir(follow_symlinks=False):
                         folders.append(Path(child.path))
+                    elif not _leads_to_directory(child):  # a link may lead back
+                        files.append(Path(child.path))
         except OSError as error:
             reason = f"cannot be listed ({error.strerror})"
             if not depth:

@@ -20,6 +20,7 @@ MAX_BYTES = 64 << 20
 """Read of one snapshot: that of a thousand ranks has some ten."""
 
 _RANK = re.compile(r"^=== Rank (\d{1,6}): .* ===$")
+_WHY_NOT = re.compile(r"^  Rank (\d{1,6}): (.+)")
 _ERROR = re.compile(r"^Error: (\d+)")
 _FAULTHANDLER_THREAD = re.compile(
     r"^(Current thread|Thread) (0x[0-9a-f]+).*\(most recent call first\)"
@@ -51,17 +52,22 @@ def _read_threads(lines: list[str]) -> tuple[ThreadStack, ...]:
     return tuple(threads)
 
 
-def _read_section(rank: int, source: Path, lines: list[str]) -> RankStacks:
+def _read_section(rank: int, source: Path, lines: list[str], why: str) -> RankStacks:
     """What one rank answered: its threads, or why there are none."""
-    first = next((line.strip() for line in lines if line.strip()), "")
+    first = next((line.strip() for line in lines if line.strip()), "nothing")
     status = _ERROR.match(first)
-    if status:
-        return RankStacks(rank, source, (), f"did not answer the debug server (status {status[1]})")
-    threads = _read_threads(lines)
+    threads = () if status else _read_threads(lines)
     if threads:
         return RankStacks(rank, source, threads)
-    told = "".join(c for c in first[:200] if c.isprintable()) or "nothing"
-    return RankStacks(rank, source, (), f"no stacks: {told}")
+    if status:
+        error = f"the debug server got no stacks of it (status {status[1]}{why and f', {why}'})"
+    else:
+        error = f"no stacks: {_one_line(first)}"
+    return RankStacks(rank, source, (), error)
+
+
+def _one_line(text: str) -> str:
+    return "".join(char for char in text[:200] if char.isprintable())
 
 
 def read_stacks(path: Path) -> dict[int, RankStacks]:
@@ -93,7 +99,13 @@ def read_stacks(path: Path) -> dict[int, RankStacks]:
         else:
             current.append(line)
     if sections:
-        return {rank: _read_section(rank, path, lines) for rank, lines in sections.items()}
+        # "PARTIAL DATA: 1/2 workers responded", and below it why each other one did not.
+        reasons = [found for line in alone if (found := _WHY_NOT.match(line))]
+        why = {int(found[1]): _one_line(found[2]) for found in reasons}
+        return {
+            rank: _read_section(rank, path, lines, why.get(rank, ""))
+            for rank, lines in sections.items()
+        }
     threads = _read_threads(alone)
     if not threads:
         raise UnreadableDump(

@@ -18,12 +18,12 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from plain_dumps import dump, write
 
 from fr_analysis.errors import FrAnalysisError, UnreadableDump
 from fr_analysis.read import read_dump
 from fr_analysis.read.decode import SAFE_TUPLES, decode
 from fr_analysis.trace import RankDump, Unread
+from plain_dumps import dump, write
 
 PROTO = b"\x80\x02"
 
