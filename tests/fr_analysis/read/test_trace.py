@@ -151,4 +151,4 @@ def test_a_folder_of_everything_is_read(tmp_path: Path) -> None:
     assert list(trace.dumps) == [0, 1, 2]
     assert trace.dumps[2].source.name == "rank_\udcff_2"
     unread = sorted(-1 if found.rank is None else found.rank for found in trace.unread)
-    assert unread == [-1, -1, -1, 2, 3, 4, 5, 6, 7, 8]
+    assert unread == [-1, -1, 2, 3, 4, 5, 6, 7, 8]
