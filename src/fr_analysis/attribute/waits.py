@@ -171,7 +171,8 @@ class WaitFinder:
         for row, (group, number) in self._numbers[rank].items():
             completion = dump.operations.completion[row]
             if completion == Completion.PENDING:
-                rows.append(row)
+                if not self._is_ending(rank, row, group, number):
+                    rows.append(row)
                 continue
             name = operation_name(dump.signatures[dump.operations.signature[row]].operation)
             absent, unknown = self._absent(group, number)
@@ -180,6 +181,19 @@ class WaitFinder:
                 rows.append(row)
         rows.extend(row for holder, row in self._transfers if holder == rank)
         return sorted(rows)
+
+    def _is_ending(self, rank: int, row: int, group: int, number: int) -> bool:
+        """Whether a pending operation is about to be marked as complete.
+
+        Without a device, an operation that all members joined and that one of them has
+        behind it is over: this rank's mark follows within milliseconds.
+        """
+        dump = self._trace.dumps[rank]
+        recorded = dump.signatures[dump.operations.signature[row]].operation
+        if not recorded.startswith("gloo:") or any(self._absent(group, number)):
+            return False
+        over = (Completion.RETIRED, Completion.TIMED)
+        return any(join.completion in over for join in self._progress.joins(group, number))
 
     def _absent(self, group: int, number: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Members that never joined a collective, and members of whom nothing is known."""
