@@ -67,6 +67,8 @@ class Condition(StrEnum):
     """It waits in a cycle of ranks that wait for each other."""
     DEVICE = "device"
     """Its peers finished an operation that is still pending on it."""
+    LATE = "late"
+    """It joined, but so late that the others waited for it again and again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from fr_analysis.attribute.disagreements import (
 )
 from fr_analysis.attribute.evidence import Describer
 from fr_analysis.attribute.siblings import Siblings
+from fr_analysis.attribute.stragglers import find_stragglers
 from fr_analysis.attribute.waits import Wait, WaitFinder, cycles, reachable
 from fr_analysis.diagnosis import (
     AttributionState,
@@ -67,9 +68,13 @@ class _Attribution:
         self.undecided = False
 
     def _add_waits_in(self, found: Disagreement, finder: WaitFinder) -> None:
-        """Let ranks wait that came no further than a disagreement, whatever marks say."""
+        """Let ranks wait that came no further than a disagreement, whatever marks say.
+
+        Only those that others wait for elsewhere: some disagreements do complete, on Gloo.
+        """
+        awaited = {target for wait in self.waits.values() for target in wait.targets}
         for rank in (rank for side in found.sides for rank in side):
-            if found.number is not None and rank not in self.waits:
+            if found.number is not None and rank in awaited - self.waits.keys():
                 wait = finder.in_disagreement(rank, found.group, found.number)
                 if wait is not None:
                     self.waits[rank] = wait
@@ -138,6 +143,8 @@ class _Attribution:
         self._add_missing()
         self._add_cycles()
         self._add_stuck_devices()
+        if not self.waits and not self.faults:
+            self._add_stragglers()
 
     def _victims(self, causes: Iterable[int]) -> tuple[int, ...]:
         """Ranks that wait for one of the causes, directly or through others."""
@@ -338,6 +345,12 @@ class _Attribution:
             )
             self.faults.append(self.describe.no_progress(group, number, waits, suspects, victims))
             self._add_front(group, number, stuck, suspects)
+
+    def _add_stragglers(self) -> None:
+        """Ranks that hold up a job that moves."""
+        for lateness in find_stragglers(self.progress):
+            self._blame([lateness.rank], Condition.LATE)
+            self.faults.append(self.describe.straggler(lateness))
 
     def _members_known(self, group: int) -> bool:
         """Whether those that recorded in a group are surely all of its members.

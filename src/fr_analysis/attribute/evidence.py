@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from fr_analysis.attribute.disagreements import Disagreement
+from fr_analysis.attribute.stragglers import Lateness
 from fr_analysis.attribute.waits import Wait
 from fr_analysis.diagnosis import Call, Condition, Fault, FaultKind, StuckGroup, Suspect
 from fr_analysis.match.progress import Join, Progress
@@ -323,6 +324,21 @@ class Describer:
                 "that runs before it on one of the devices"
             )
         return self._fault(FaultKind.NO_PROGRESS, group, joins, suspects, victims, evidence)
+
+    def straggler(self, lateness: Lateness) -> Fault:
+        """A fault from a rank that joins late."""
+        group, rank = lateness.group, lateness.rank
+        joins = self._progress.joins(group, lateness.number)
+        others = tuple(m for m in self._progress.groups.groups[group].members if m != rank)
+        evidence = [
+            f"rank {rank} joined {lateness.times} of {lateness.of} collectives of group "
+            f"{self._progress.groups.groups[group].name} later than every other member, by "
+            f"{lateness.typical_ns / 1e6:.0f} ms in the median: the others waited "
+            f"{lateness.total_ns / 1e9:.2f} s for it",
+            f"the time is its own, before it joined {self._place(group, joins)} and later ones; "
+            "clocks of hosts are not compared",
+        ]
+        return self._fault(FaultKind.STRAGGLER, group, joins, (rank,), others, evidence)
 
     def unknown_members(self, group: int, number: int | None, waits: list[Wait]) -> str:
         """A note on an operation of which nobody can say who lacks in it."""

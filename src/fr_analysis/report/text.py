@@ -16,6 +16,7 @@ _CONDITIONS = {
     Condition.DISAGREES: "differs from its peers",
     Condition.WAITING: "waits in a cycle",
     Condition.DEVICE: "its device is stuck",
+    Condition.LATE: "joins late again and again",
 }
 
 _KINDS = {

@@ -1,0 +1,157 @@
+"""Stragglers: ranks that join, but late, so that the others wait for them again and again.
+
+What counts is a rank's own time: from the end of what it did before to its joining, on
+its own host's clock. A rank that is late only because it waited for another one has spent
+that time inside an operation, and a clock that is ahead by any constant changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+
+from fr_analysis.match.progress import Progress
+from fr_analysis.trace import UNKNOWN, IntColumn, RankDump
+
+_LEAST_TIMES = 3
+_LEAST_NS = 20_000_000
+"""Less than this is jitter, not lateness."""
+_LEAST_SHARE = 0.2
+"""Of the time that the record spans, what the others lost by waiting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lateness:
+    """How late one rank joined a group's collectives.
+
+    Attributes:
+        rank, group: who and where.
+        number: matched number of the first collective that it was late for.
+        times, of: how often it was late, and in how many that all members hold.
+        typical_ns, total_ns: by how much in the median, and altogether.
+    """
+
+    rank: int
+    group: int
+    number: int
+    times: int
+    of: int
+    typical_ns: int
+    total_ns: int
+
+
+def find_stragglers(progress: Progress) -> list[Lateness]:
+    """Ranks that held the others up again and again, the costliest first.
+
+    Args:
+        progress: the match of a job in which nothing else is wrong.
+
+    Returns:
+        One lateness per rank: of the group in which it cost most.
+    """
+    found: dict[int, Lateness] = {}
+    own = _own_times(progress)
+    spans = {rank: _span(dump) for rank, dump in progress.trace.dumps.items()}
+    for group in progress.groups.groups:
+        late: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        compared = 0
+        for number, times in own[group.index].items():
+            if len(times) < max(len(group.members), 2):
+                continue
+            compared += 1
+            rank = max(times, key=lambda member: times[member])
+            others = sorted(times[member] for member in times if member != rank)
+            excess = times[rank] - others[-1]
+            if excess >= max(_LEAST_NS, others[len(others) // 2]):
+                late[rank].append((number, excess))
+        for rank, lates in late.items():
+            amounts = sorted(amount for _, amount in lates)
+            if len(lates) < _LEAST_TIMES or sum(amounts) < _LEAST_SHARE * spans[rank]:
+                continue
+            lateness = Lateness(
+                rank,
+                group.index,
+                lates[0][0],
+                len(lates),
+                compared,
+                amounts[len(amounts) // 2],
+                sum(amounts),
+            )
+            if rank not in found or found[rank].total_ns < lateness.total_ns:
+                found[rank] = lateness
+    return sorted(found.values(), key=lambda lateness: -lateness.total_ns)
+
+
+def _span(dump: RankDump) -> int:
+    created = dump.operations.created_ns[dump.operations.created_ns != UNKNOWN]
+    return int(created.max() - created.min()) if len(created) else 0
+
+
+def _own_times(progress: Progress) -> list[dict[int, dict[int, int]]]:
+    """Per group and number, each member's own time before it joined."""
+    own: list[dict[int, dict[int, int]]] = [defaultdict(dict) for _ in progress.groups.groups]
+    ends = _ends(progress)
+    for rank, dump in progress.trace.dumps.items():
+        if not len(dump.operations):
+            continue
+        operations = dump.operations
+        joined = np.where(
+            operations.started_ns != UNKNOWN, operations.started_ns, operations.created_ns
+        )
+        # The end of all that the rank did before: the newest end of the rows in front.
+        before = np.r_[UNKNOWN, np.maximum.accumulate(ends[rank])[:-1]]
+        mine = progress.rank == rank
+        for group, number, row in zip(
+            progress.group[mine].tolist(),
+            progress.number[mine].tolist(),
+            progress.row[mine].tolist(),
+            strict=True,
+        ):
+            if before[row] != UNKNOWN and joined[row] != UNKNOWN:
+                own[group][number][rank] = max(0, int(joined[row] - before[row]))
+    return own
+
+
+def _ends(progress: Progress) -> dict[int, IntColumn]:
+    """When each rank's operations ended, on its own clock; UNKNOWN where nothing tells.
+
+    Where no completion is recorded, a collective ended for everyone when its last member
+    joined. Clocks are compared by each rank's usual distance from the others.
+    """
+    ends = {
+        rank: dump.operations.completed_ns.copy() for rank, dump in progress.trace.dumps.items()
+    }
+    if any((column != UNKNOWN).any() for column in ends.values()):
+        return ends
+    for group in progress.groups.groups:
+        at = np.flatnonzero(progress.group == group.index)
+        joins: dict[int, dict[int, int]] = defaultdict(dict)
+        for number, rank, row in zip(
+            progress.number[at].tolist(),
+            progress.rank[at].tolist(),
+            progress.row[at].tolist(),
+            strict=True,
+        ):
+            joins[number][rank] = row
+        whole = [rows for rows in joins.values() if len(rows) == len(group.members)]
+        if not whole:
+            continue
+        members = list(group.members)
+        created = np.array(
+            [
+                [
+                    int(progress.trace.dumps[rank].operations.created_ns[rows[rank]])
+                    for rank in members
+                ]
+                for rows in whole
+            ],
+            dtype=np.int64,
+        )
+        offsets = np.median(created - np.median(created, axis=1, keepdims=True), axis=0)
+        last = (created - offsets.astype(np.int64)).max(axis=1)
+        for rows, end in zip(whole, last.tolist(), strict=True):
+            for rank, offset in zip(members, offsets.tolist(), strict=True):
+                ends[rank][rows[rank]] = end + int(offset)
+    return ends
