@@ -13,7 +13,7 @@ LYCHEE = $(BIN)/lychee --include-fragments --root-dir $(CURDIR)/$(SITE) --no-pro
     --exclude-path '_static/'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup html test lint linkcheck linkcheck-external linklist readme screenshot serve clean
+.PHONY: help setup html test lint linkcheck linkcheck-external linklist gallery-sync readme screenshot serve clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +61,9 @@ linklist: html  ## list the links to other hosts
 
 serve: html  ## build, then serve the site on PORT (8000)
 	@$(BIN)/python -m http.server --bind 127.0.0.1 --directory $(SITE) $(PORT)
+
+gallery-sync: setup  ## copy the section that records the job into every gallery script
+	@PYTHONPATH=src $(BIN)/python -m site_build.recorded_job
 
 readme: html  ## put the output of the build's own run into the README
 	@PYTHONPATH=src $(BIN)/python -m site_build.readme

@@ -66,8 +66,8 @@ sphinx_gallery_conf = {
     # Pages that are not Python files go along as they are; an `index.rst` of our own stands in
     # for the generated one, in this folder and in each below it.
     "copyfile_regex": r".*\.rst$",
-    # The demo is a program for torchrun; the tutorial includes it, it is no page by itself.
-    "ignore_pattern": r"(__init__|verify_flight_recorder)\.py$",
+    # Programs that pages include; they are no pages by themselves.
+    "ignore_pattern": r"(__init__|verify_flight_recorder|exercise_\d|test_exercises)\.py$",
     "filename_pattern": r"\.py$",
     # Runs a page's job on real ranks, checks its claims, and puts what it left on the page.
     "image_scrapers": ("site_build.gallery.show_run",),

@@ -51,8 +51,11 @@ def train(rank: int) -> None:
 # --- recorded job: the same in every script of the gallery ---
 import faulthandler
 import pathlib
+import pickle
 import threading
 from datetime import timedelta
+
+import torch._inductor.codecache  # else a process's first dump loads it, which takes seconds
 
 
 def run_recorded(job, dump_after=2.0, timeout=4.0, end_after=7.0):
@@ -63,6 +66,7 @@ def run_recorded(job, dump_after=2.0, timeout=4.0, end_after=7.0):
     folder.mkdir(parents=True, exist_ok=True)
     dist.init_process_group("gloo", timeout=timedelta(seconds=timeout))
     store = dist.distributed_c10d._get_default_store()
+    members = dist.distributed_c10d._world.pg_group_ranks
     finished = threading.Event()
 
     def meet(place):
@@ -70,8 +74,12 @@ def run_recorded(job, dump_after=2.0, timeout=4.0, end_after=7.0):
         store.wait([f"{place}/{peer}" for peer in range(size)], timedelta(seconds=60))
 
     def dump():
-        recorder = torch._C._distributed_c10d._dump_fr_trace()
-        (folder / f"rank_{rank}").write_bytes(recorder)
+        recorder = pickle.loads(torch._C._distributed_c10d._dump_fr_trace())
+        recorder["pg_config"] = {  # Gloo's recorder leaves out who is in which group
+            name: {"name": name, "desc": group.group_desc, "ranks": str(sorted(members[group]))}
+            for group, name in dist.distributed_c10d._world.pg_names.items()
+        }
+        (folder / f"rank_{rank}").write_bytes(pickle.dumps(recorder, protocol=2))
         with open(folder / f"stacks_rank_{rank}.txt", "w") as stacks:
             faulthandler.dump_traceback(stacks, all_threads=True)
 
@@ -85,8 +93,8 @@ def run_recorded(job, dump_after=2.0, timeout=4.0, end_after=7.0):
     threading.Thread(target=watch, daemon=True).start()
     try:
         job(rank)
-        finished.set()
         meet("done")
+        finished.set()
         dump()
     except RuntimeError as error:
         print(f"[rank {rank}] RuntimeError: {str(error).split('] ')[-1]}", flush=True)

@@ -101,6 +101,18 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--expected-world-size", metavar="N", type=_positive, help="how many ranks the job has")
 
+    add(
+        "--transform-ft",
+        action="store_true",
+        help="the dumps are of torchft replicas: number their ranks over all replicas",
+    )
+    add(
+        "--group-world-size",
+        metavar="N",
+        type=_positive,
+        help="with --transform-ft: how many ranks one replica has",
+    )
+
     shown = parser.add_argument_group("what is shown")
     add = shown.add_argument
     add("--format", choices=sorted(FORMATS), default="text", help="of the answer (text)")
@@ -237,6 +249,8 @@ def _run(options: argparse.Namespace, path: str) -> ExitStatus:
         pattern=options.pattern,
         stacks=options.stacks,
         expected_world_size=options.expected_world_size,
+        transform_ft=options.transform_ft,
+        group_world_size=options.group_world_size,
         track=_with_progress,
     )
     if options.debug:
