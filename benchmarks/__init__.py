@@ -1,0 +1,1 @@
+"""Measurements beside the other analyzers; ``make compare`` runs them."""
