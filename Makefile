@@ -13,7 +13,7 @@ LYCHEE = $(BIN)/lychee --include-fragments --root-dir $(CURDIR)/$(SITE) --no-pro
     --exclude-path '_static/'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup html test lint linkcheck linkcheck-external linklist gallery-sync readme screenshot serve clean
+.PHONY: help setup html test lint linkcheck linkcheck-external linklist compare gallery-sync readme screenshot serve clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ linkcheck-external: html  ## the links to other hosts too, for those with a netw
 
 linklist: html  ## list the links to other hosts
 	@$(LYCHEE) --dump $(SITE) | grep '^http' | sort -u
+
+compare: setup  ## right and wrong answers beside torchfrtrace, on made dumps (_build/compare)
+	@$(BIN)/python -m benchmarks.compare
 
 serve: html  ## build, then serve the site on PORT (8000)
 	@$(BIN)/python -m http.server --bind 127.0.0.1 --directory $(SITE) $(PORT)
