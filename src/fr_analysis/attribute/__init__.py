@@ -58,6 +58,7 @@ class _Attribution:
         }
         for found in self.disagreements.values():
             self._add_waits_in(found, finder)
+        self._find_odd_alone()
         self.disputes = find_membership_disputes(progress, self.waits.values())
         self.edges = self._edges()
         self._explain_lost_dumps()
@@ -78,6 +79,20 @@ class _Attribution:
                 wait = finder.in_disagreement(rank, found.group, found.number)
                 if wait is not None:
                     self.waits[rank] = wait
+
+    def _find_odd_alone(self) -> None:
+        """Where all peers' dumps are lost, let other groups of the kind be the majority."""
+        for wait in self.waits.values():
+            lost = wait.unknown and not wait.absent and wait.number is not None
+            if not lost or wait.group in self.disagreements or wait.number is None:
+                continue
+            members = set(self.progress.groups.groups[wait.group].members)
+            known = members & self.trace.dumps.keys()
+            if len(known) > 1 or len(members) > 2:
+                continue
+            found = self.siblings.odd_alone(wait.group, wait.number)
+            if found is not None:
+                self.disagreements[wait.group] = found
 
     def _settled(self, found: Disagreement) -> Disagreement:
         """A disagreement of equal sides, decided by groups of the same kind where they tell."""

@@ -215,9 +215,7 @@ class Describer:
                 )
         if found.settled:
             evidence.append(
-                f"every other group of this kind calls what {named_ranks(found.sides[0])} "
-                f"{_verb(found.sides[0], 'calls', 'call')}: "
-                f"{named_ranks(found.odd)} {_verb(found.odd, 'is', 'are')} odd"
+                f"every other group of this kind calls it otherwise than {named_ranks(found.odd)}"
             )
         elif found.odd:
             majority = len(found.sides[0])

@@ -223,21 +223,48 @@ class Siblings:
         """
         if found.number is None or found.kind is FaultKind.SPLIT_MISMATCH:
             return ()
-        groups = self._progress.groups.groups
-        group = groups[found.group]
-        kind, size = _kind(group), len(group.members)
-        elsewhere: set[tuple[Agreement, ...]] = set()
-        for other in groups:
-            alike = len(other.members) == size and _kind(other) == kind
-            if other.index == group.index or not alike:
-                continue
-            elsewhere.update(self._called(other.index, found.number).values())
-        if len(elsewhere) != 1:
-            return ()
-        right = elsewhere.pop()
+        right = self._called_elsewhere(found.group, found.number)
         called = self._called(found.group, found.number)
         odd = tuple(rank for rank, value in sorted(called.items()) if value != right)
-        return odd if 0 < len(odd) < len(called) else ()
+        return odd if right is not None and 0 < len(odd) < len(called) else ()
+
+    def odd_alone(self, group: int, number: int) -> Disagreement | None:
+        """A disagreement with groups of the same kind, where the own peers left no dump.
+
+        Args:
+            group, number: a collective of which not all members are known.
+
+        Returns:
+            The disagreement, whose odd side are all ranks known to have joined; None where
+            they called what other groups did, or where that does not tell.
+        """
+        right = self._called_elsewhere(group, number)
+        called = self._called(group, number)
+        if right is None or len(right) != 1 or len(called) == 0 or right in called.values():
+            return None
+        (mine,), (theirs,) = next(iter(called.values())), right
+        if mine.operation != theirs.operation:
+            kind = FaultKind.OPERATION_MISMATCH
+        elif mine.elements != theirs.elements:
+            kind = FaultKind.SIZE_MISMATCH
+        else:
+            kind = FaultKind.DTYPE_MISMATCH
+        odd = tuple(sorted(called))
+        rest = tuple(m for m in self._progress.groups.groups[group].members if m not in called)
+        return Disagreement(kind, group, number, odd, (rest, odd), settled=True)
+
+    def _called_elsewhere(self, group: int, number: int) -> tuple[Agreement, ...] | None:
+        """What all other groups of a kind and size called at a number, if all called the same."""
+        groups = self._progress.groups.groups
+        kind, size = _kind(groups[group]), len(groups[group].members)
+        elsewhere: set[tuple[Agreement, ...]] = set()
+        voters = 0
+        for other in groups:
+            if other.index != group and len(other.members) == size and _kind(other) == kind:
+                called = self._called(other.index, number)
+                elsewhere.update(called.values())
+                voters += bool(called)
+        return elsewhere.pop() if len(elsewhere) == 1 and voters else None
 
     def _called(self, group: int, number: int) -> dict[int, tuple[Agreement, ...]]:
         called: dict[int, tuple[Agreement, ...]] = {}
