@@ -187,9 +187,9 @@ def _run_command(shown: ShownCommand, folder: Path) -> str:
     return finished.stdout
 
 
-def check_run(record: RunRecord) -> None:
-    """Raise CaptureError for a run that failed, took too long or left processes behind."""
-    if record.timed_out or record.exit_status != 0:
+def check_run(record: RunRecord, exit_status: int = 0) -> None:
+    """Raise CaptureError for a run that ended otherwise, or left processes behind."""
+    if record.timed_out or record.exit_status != exit_status:
         how = (
             f"did not end within {record.duration_s:.0f} s"
             if record.timed_out

@@ -10,6 +10,8 @@ field list that says, for the reader and for the build alike, what to expect::
     :Victims: 0, 1, 3
     :Stuck in: read_from_storage
 
+Further fields: ``Exit status``, where torchrun's is not 0, and ``Fix: none``.
+
 sphinx-gallery calls ``show_run`` after every code block. After the last one it runs the
 script under torchrun, as it is and with ``FIXED=1``, compares the analyzer's diagnosis with
 the fields, and returns the rest of the page. A difference stops the build.
@@ -57,6 +59,7 @@ class Scenario:
         name: the file's name without ending. title: the page's title.
         symptom: what the operator sees, as one phrase. tags: for the filter.
         claims: the outcome. fixed: the outcome with ``FIXED=1``; None where nothing is to fix.
+        exit_status: torchrun's, when the job runs as it is.
     """
 
     name: str
@@ -66,6 +69,7 @@ class Scenario:
     tags: tuple[str, ...]
     claims: Claims
     fixed: Claims | None
+    exit_status: int
 
 
 def _ranks(text: str) -> tuple[int, ...]:
@@ -110,6 +114,7 @@ def load_scenario(source: Path) -> Scenario:
             tags=tuple(tag.strip() for tag in fields["Tags"].split(",")),
             claims=Claims(**claims),
             fixed=None if nothing_to_fix else Claims(verdict=HEALTHY, suspects=(), victims=()),
+            exit_status=int(fields.get("Exit status", "0")),
         )
     except (KeyError, ValueError, IndexError) as error:
         raise CaptureError(f"{source}: {error} (fields of the docstring)") from None
@@ -141,7 +146,7 @@ def _run(
     scenario: Scenario, folder: Path, claims: Claims, env: dict[str, str]
 ) -> tuple[RunRecord, Progress, Diagnosis]:
     record = run_ranks(scenario.source, nproc=NPROC, run_dir=folder, deadline_s=DEADLINE_S, env=env)
-    check_run(record)
+    check_run(record, 0 if env else scenario.exit_status)
     progress = match(read_trace(record.dump_dir))
     diagnosis = attribute(progress)
     if wrong := differences(claims, diagnosis):
@@ -154,7 +159,9 @@ def _run(
 
 def _texts(scenario: Scenario, record: RunRecord, diagnosis: Diagnosis) -> tuple[str, str]:
     places = [(record.dump_dir, "fr_dumps"), (scenario.source.parent, "/home/you")]
-    operator = stabilize(record.text, places)
+    # Where a rank died torchrun reports it, below warnings and its own traceback.
+    _, rule, report = record.launcher_output.partition("\n=====")
+    operator = stabilize(record.text + rule + report, places)
     return operator, stabilize(render_text(diagnosis), places)
 
 

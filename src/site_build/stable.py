@@ -22,6 +22,12 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"localhost:\d{5}\b"), "localhost:25999"),
     (re.compile(r"(\"time_\w+_ns\": )\d{19}"), r'\1"<nanoseconds>"'),
     (re.compile(r"(\"thread_id\": )\"\d+\""), r'\1"<thread>"'),
+    # torchrun's report of a rank that died, and Gloo's of its connection.
+    (re.compile(r"(?m)^(  time +: )20[\d-]+_[\d:]+$"), r"\1<time>"),
+    (re.compile(r"(?m)^(  host +: ).*$"), r"\1<host>"),
+    (re.compile(r"(?m)^([=-])\1{39,}$"), r"\1" * 60),  # as long as the script's path
+    (re.compile(r"(\(pid: |received by PID )\d+"), r"\1<pid>"),
+    (re.compile(r"(\[127\.0\.0\.1\]:)\d+"), r"\1<port>"),
     # How many snapshots fit into the hang depends on the machine.
     (re.compile(r"(?m)(^\[rank \d+\]\s+)\d+( \w*(?:stacks|fr_trace)_\*\.txt$)"), r"\1<n>\2"),
 )

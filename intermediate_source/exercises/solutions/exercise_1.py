@@ -56,12 +56,12 @@ def run_recorded(job, dump_after=2.0, timeout=4.0, end_after=7.0):
             for group, name in dist.distributed_c10d._world.pg_names.items()
         }
         (folder / f"rank_{rank}").write_bytes(pickle.dumps(recorder, protocol=2))
-        with open(folder / f"stacks_rank_{rank}.txt", "w") as stacks:
-            faulthandler.dump_traceback(stacks, all_threads=True)
 
     def watch():
         if not finished.wait(dump_after):
             dump()
+            with open(folder / f"stacks_rank_{rank}.txt", "w") as stacks:
+                faulthandler.dump_traceback(stacks, all_threads=True)
         if not finished.wait(end_after - dump_after):
             os._exit(0)
 

@@ -1,0 +1,118 @@
+"""
+A branch depends on the data
+============================
+
+A collective stands inside an ``if`` whose condition is computed from the rank's own batch. As long
+as all batches are alike nobody notices; the first one that is not sends its rank another way.
+
+:Symptom: Ranks wait in different operations
+:Tags: control flow, data
+:Verdict: operation_mismatch in all_reduce
+:Suspects: 3
+:Victims: 0, 1, 2
+"""
+
+import os
+
+import torch
+import torch.distributed as dist
+
+# %%
+# The job
+# -------
+#
+# A masked language model: the loss is divided by the number of masked tokens on all ranks, and then
+# the losses are gathered for the log. At step 2 rank 3 has a batch without a masked token. It has
+# nothing to add, skips the ``all_reduce`` and is in ``all_gather`` already.
+#
+# Nobody is absent and nobody is in host code: all four ranks wait, three of them in one line and
+# one in another. Both lines are in the verdict.
+#
+# **The fix** takes the collective out of the branch. A rank without masked tokens adds zero. If the
+# branch is worth keeping, because what follows is expensive, let the ranks decide together: reduce
+# the condition first, and branch on the result, which is the same everywhere.
+
+FIXED = os.environ.get("FIXED") == "1"
+
+
+def count_masked(rank: int, step: int) -> torch.Tensor:
+    """Return how many tokens of the batch are masked."""
+    return torch.tensor([0.0 if rank == 3 and step == 2 else 5.0])
+
+
+def train(rank: int) -> None:
+    """Run four steps."""
+    for step in range(4):
+        masked = count_masked(rank, step)
+        if FIXED or masked > 0:
+            dist.all_reduce(masked)
+        loss = torch.tensor([1.0 / max(1.0, float(masked))])
+        losses = [torch.empty(1) for _ in range(4)]
+        dist.all_gather(losses, loss)
+        print(f"[rank {rank}] step {step}: loss {sum(losses).item():.2f}", flush=True)
+
+
+# %%
+# The rest is the same in every script of this gallery: it runs the job, dumps the recorder of each
+# rank and its stack after two seconds, and ends the job when the others have timed out.
+
+# --- recorded job: the same in every script of the gallery ---
+import faulthandler
+import pathlib
+import pickle
+import threading
+from datetime import timedelta
+
+import torch._inductor.codecache  # else a process's first dump loads it, which takes seconds
+
+
+def run_recorded(job, dump_after=2.0, timeout=4.0, end_after=7.0):
+    """Run ``job(rank)`` on this rank, and leave a dump and a stack in FR_DUMP_DIR."""
+    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    folder = pathlib.Path(os.environ.get("FR_DUMP_DIR", "fr_dumps"))
+    folder.mkdir(parents=True, exist_ok=True)
+    dist.init_process_group("gloo", timeout=timedelta(seconds=timeout))
+    store = dist.distributed_c10d._get_default_store()
+    members = dist.distributed_c10d._world.pg_group_ranks
+    finished = threading.Event()
+
+    def meet(place):
+        store.set(f"{place}/{rank}", "here")
+        store.wait([f"{place}/{peer}" for peer in range(size)], timedelta(seconds=60))
+
+    def dump():
+        recorder = pickle.loads(torch._C._distributed_c10d._dump_fr_trace())
+        recorder["pg_config"] = {  # Gloo's recorder leaves out who is in which group
+            name: {"name": name, "desc": group.group_desc, "ranks": str(sorted(members[group]))}
+            for group, name in dist.distributed_c10d._world.pg_names.items()
+        }
+        (folder / f"rank_{rank}").write_bytes(pickle.dumps(recorder, protocol=2))
+
+    def watch():
+        if not finished.wait(dump_after):
+            dump()
+            with open(folder / f"stacks_rank_{rank}.txt", "w") as stacks:
+                faulthandler.dump_traceback(stacks, all_threads=True)
+        if not finished.wait(end_after - dump_after):
+            os._exit(0)
+
+    meet("start")
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        job(rank)
+        meet("done")
+        finished.set()
+        dump()
+    except RuntimeError as error:
+        print(f"[rank {rank}] RuntimeError: {str(error).split('] ')[-1]}", flush=True)
+        finished.wait(60)  # ended by watch()
+    meet("end")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    if "RANK" in os.environ:
+        run_recorded(train)
+    else:
+        print("start it with: torchrun --nproc_per_node=4 FILE.py")

@@ -1,0 +1,126 @@
+"""
+Collectives in a different order
+================================
+
+All ranks run the same collectives, but not in the same order: they loop over something that is
+ordered differently from host to host, such as a set, a directory listing, or tasks as they finish.
+
+:Symptom: Ranks wait in different operations
+:Tags: control flow, order
+:Verdict: operation_mismatch in all_reduce
+:Suspects: 1
+:Victims: 0, 2, 3
+"""
+
+import os
+
+import torch
+import torch.distributed as dist
+
+# %%
+# The job
+# -------
+#
+# After three steps the ranks run their plug-ins, which they have found with ``os.listdir``. It
+# lists files in whatever order the file system keeps them, and the host of rank 1 keeps them in
+# another. Rank 1 waits in ``broadcast``, all others in ``all_reduce``.
+#
+# Each rank is in an operation that the others would have come to next: had the collectives been of
+# the same kind and size, they would have matched, and summed up different things.
+#
+# **The fix** is to sort: whatever a loop around collectives runs over must have an order that does
+# not depend on the host. Loops over ``set`` are the most common case. Their order depends on
+# ``PYTHONHASHSEED``, which is random in every process.
+
+FIXED = os.environ.get("FIXED") == "1"
+
+
+def list_plugins(rank: int) -> list[str]:
+    """Stand in for ``os.listdir("plugins")`` on the rank's host."""
+    found = ["sum_statistics", "publish_weights"]
+    return list(reversed(found)) if rank == 1 else found
+
+
+def run_plugin(name: str) -> None:
+    """Run one of the two plug-ins."""
+    if name == "sum_statistics":
+        dist.all_reduce(torch.ones(3))
+    else:
+        dist.broadcast(torch.ones(8), src=0)
+
+
+def train(rank: int) -> None:
+    """Run three steps and then every plug-in."""
+    for step in range(3):
+        dist.all_reduce(torch.full((8,), float(rank + step)))
+        print(f"[rank {rank}] step {step} done", flush=True)
+    plugins = list_plugins(rank)
+    for name in sorted(plugins) if FIXED else plugins:
+        print(f"[rank {rank}] running {name}", flush=True)
+        run_plugin(name)
+
+
+# %%
+# The rest is the same in every script of this gallery: it runs the job, dumps the recorder of each
+# rank and its stack after two seconds, and ends the job when the others have timed out.
+
+# --- recorded job: the same in every script of the gallery ---
+import faulthandler
+import pathlib
+import pickle
+import threading
+from datetime import timedelta
+
+import torch._inductor.codecache  # else a process's first dump loads it, which takes seconds
+
+
+def run_recorded(job, dump_after=2.0, timeout=4.0, end_after=7.0):
+    """Run ``job(rank)`` on this rank, and leave a dump and a stack in FR_DUMP_DIR."""
+    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    folder = pathlib.Path(os.environ.get("FR_DUMP_DIR", "fr_dumps"))
+    folder.mkdir(parents=True, exist_ok=True)
+    dist.init_process_group("gloo", timeout=timedelta(seconds=timeout))
+    store = dist.distributed_c10d._get_default_store()
+    members = dist.distributed_c10d._world.pg_group_ranks
+    finished = threading.Event()
+
+    def meet(place):
+        store.set(f"{place}/{rank}", "here")
+        store.wait([f"{place}/{peer}" for peer in range(size)], timedelta(seconds=60))
+
+    def dump():
+        recorder = pickle.loads(torch._C._distributed_c10d._dump_fr_trace())
+        recorder["pg_config"] = {  # Gloo's recorder leaves out who is in which group
+            name: {"name": name, "desc": group.group_desc, "ranks": str(sorted(members[group]))}
+            for group, name in dist.distributed_c10d._world.pg_names.items()
+        }
+        (folder / f"rank_{rank}").write_bytes(pickle.dumps(recorder, protocol=2))
+
+    def watch():
+        if not finished.wait(dump_after):
+            dump()
+            with open(folder / f"stacks_rank_{rank}.txt", "w") as stacks:
+                faulthandler.dump_traceback(stacks, all_threads=True)
+        if not finished.wait(end_after - dump_after):
+            os._exit(0)
+
+    meet("start")
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        job(rank)
+        meet("done")
+        finished.set()
+        dump()
+    except RuntimeError as error:
+        print(f"[rank {rank}] RuntimeError: {str(error).split('] ')[-1]}", flush=True)
+        finished.wait(60)  # ended by watch()
+    meet("end")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    if "RANK" in os.environ:
+        run_recorded(train)
+    else:
+        print("start it with: torchrun --nproc_per_node=4 FILE.py")

@@ -1,0 +1,121 @@
+"""
+Tensors of different shapes
+===========================
+
+All ranks call the same collective, but one of them with a tensor of another size: its host has
+another version of a configuration or of a vocabulary, or its last batch was smaller.
+
+:Symptom: Ranks call one collective with different sizes
+:Tags: arguments, configuration
+:Verdict: size_mismatch in all_reduce
+:Suspects: 2
+:Victims: 0, 1, 3
+"""
+
+import os
+
+import torch
+import torch.distributed as dist
+
+# %%
+# The job
+# -------
+#
+# The ranks average the gradients of three layers and then that of the embedding, which has one
+# entry per token of the vocabulary. The host of rank 2 has an old vocabulary file with half the
+# tokens.
+#
+# What happens then depends on the backend and on the sizes. Here Gloo takes the short messages of
+# rank 2, finishes the operation on rank 2 with wrong sums, and lets the other three wait. With 4000
+# entries on rank 2 and 8000 on the others, or 16 and 8, Gloo ends a process with SIGABRT and
+# "Received data size doesn't match expected size". NCCL, which did not run here, does not compare
+# the sizes either. So who is ahead and who waits tells nothing here: the sizes do.
+#
+# **The fix** lets rank 0 say how long the vocabulary is, before any tensor is made. Better still is
+# to stop with a message where the ranks' own files differ, for their contents will differ as well.
+
+FIXED = os.environ.get("FIXED") == "1"
+
+
+def read_vocabulary_size(rank: int) -> int:
+    """Return the number of tokens in this host's vocabulary file."""
+    return 4 if rank == 2 else 8
+
+
+def train(rank: int) -> None:
+    """Run two steps."""
+    tokens = torch.tensor(read_vocabulary_size(rank))
+    if FIXED:
+        dist.broadcast(tokens, src=0)
+    for step in range(2):
+        for _ in range(3):
+            dist.all_reduce(torch.ones(8))
+        embedding = torch.ones(int(tokens))
+        dist.all_reduce(embedding)
+        print(f"[rank {rank}] step {step}: embedding {embedding.tolist()}", flush=True)
+
+
+# %%
+# The rest is the same in every script of this gallery: it runs the job, dumps the recorder of each
+# rank and its stack after two seconds, and ends the job when the others have timed out.
+
+# --- recorded job: the same in every script of the gallery ---
+import faulthandler
+import pathlib
+import pickle
+import threading
+from datetime import timedelta
+
+import torch._inductor.codecache  # else a process's first dump loads it, which takes seconds
+
+
+def run_recorded(job, dump_after=2.0, timeout=4.0, end_after=7.0):
+    """Run ``job(rank)`` on this rank, and leave a dump and a stack in FR_DUMP_DIR."""
+    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    folder = pathlib.Path(os.environ.get("FR_DUMP_DIR", "fr_dumps"))
+    folder.mkdir(parents=True, exist_ok=True)
+    dist.init_process_group("gloo", timeout=timedelta(seconds=timeout))
+    store = dist.distributed_c10d._get_default_store()
+    members = dist.distributed_c10d._world.pg_group_ranks
+    finished = threading.Event()
+
+    def meet(place):
+        store.set(f"{place}/{rank}", "here")
+        store.wait([f"{place}/{peer}" for peer in range(size)], timedelta(seconds=60))
+
+    def dump():
+        recorder = pickle.loads(torch._C._distributed_c10d._dump_fr_trace())
+        recorder["pg_config"] = {  # Gloo's recorder leaves out who is in which group
+            name: {"name": name, "desc": group.group_desc, "ranks": str(sorted(members[group]))}
+            for group, name in dist.distributed_c10d._world.pg_names.items()
+        }
+        (folder / f"rank_{rank}").write_bytes(pickle.dumps(recorder, protocol=2))
+
+    def watch():
+        if not finished.wait(dump_after):
+            dump()
+            with open(folder / f"stacks_rank_{rank}.txt", "w") as stacks:
+                faulthandler.dump_traceback(stacks, all_threads=True)
+        if not finished.wait(end_after - dump_after):
+            os._exit(0)
+
+    meet("start")
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        job(rank)
+        meet("done")
+        finished.set()
+        dump()
+    except RuntimeError as error:
+        print(f"[rank {rank}] RuntimeError: {str(error).split('] ')[-1]}", flush=True)
+        finished.wait(60)  # ended by watch()
+    meet("end")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    if "RANK" in os.environ:
+        run_recorded(train)
+    else:
+        print("start it with: torchrun --nproc_per_node=4 FILE.py")
