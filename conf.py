@@ -46,6 +46,7 @@ html_copy_source = False
 demo_sources = [
     "intermediate_source/debug_hangs_with_flight_recorder.toml",
     "intermediate_source/fr_analysis_reference.toml",
+    "intermediate_source/compared_with_torchfrtrace.toml",
 ]
 
 # The reference is made from the docstrings. Types of the standard library lead nowhere: their

@@ -36,6 +36,8 @@ from site_build.stable import stabilize
 SOURCE = Path(__file__).resolve().parent.parent
 """Our own packages: a change in any of them makes captures stale."""
 
+COMMAND_LIMIT_S = 300
+
 DUMPS_NAME = "fr_dumps"
 """What the pages call the folder with the dumps."""
 
@@ -46,11 +48,15 @@ class CaptureError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ShownCommand:
-    """A command run on the dumps, and the exit status that it must have."""
+    """A command run on the dumps, and the exit status that it must have.
+
+    ``file`` is shown where it is given, which the command writes, and else what it prints.
+    """
 
     name: str
     command: str
     exit_status: int = 0
+    file: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +136,9 @@ def fingerprint(run: PageRun) -> str:
     if run.demo:
         files.append(run.demo.script)
     for data in run.data.values():
-        files.extend(sorted(file for file in data.rglob("*") if file.is_file()))
+        files.extend(
+            sorted(f for f in data.rglob("*") if f.is_file() and "__pycache__" not in f.parts)
+        )
     for package in ("fr_analysis", "rank_lab", "site_build"):
         files.extend(sorted((SOURCE / package).rglob("*.py")))
     for file in files:
@@ -176,7 +184,7 @@ def _run_command(shown: ShownCommand, folder: Path) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=120,
+        timeout=COMMAND_LIMIT_S,
         check=False,
     )
     if finished.returncode != shown.exit_status:
@@ -184,6 +192,8 @@ def _run_command(shown: ShownCommand, folder: Path) -> str:
             f"`{shown.command}` ended with status {finished.returncode} instead of "
             f"{shown.exit_status}:\n{finished.stdout.strip()[-2000:]}"
         )
+    if shown.file:
+        return (folder / shown.file).read_text(encoding="utf-8")
     return finished.stdout
 
 
@@ -260,6 +270,7 @@ def _produce(run: PageRun, folder: Path) -> dict[str, str]:
         places = [(record.dump_dir, DUMPS_NAME), (run.demo.script.parent, "/home/you")]
     folder.mkdir(exist_ok=True)
     for name, data in run.data.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).symlink_to(data)
     for shown in run.shown:
         texts[f"{shown.name}.txt"] = _run_command(shown, folder)
