@@ -300,7 +300,9 @@ class _Attribution:
             suspects = self._odd_of_cycle(kind, inside)
             self._blame(suspects, Condition.WAITING if suspects == members else Condition.DISAGREES)
             victims = {r for r in self.waits if reachable(r, self.edges) & set(members)}
-            victims = (victims | set(members)) - set(suspects)
+            # Where nobody of the circle is to blame, nobody of it is a victim of another either.
+            inside_victims = set(members) if suspects else set()
+            victims = ((victims - set(members)) | inside_victims) - set(suspects)
             self.faults.append(self.describe.cycle(kind, inside, suspects, tuple(sorted(victims))))
             for group in sorted(groups):
                 here = [wait for wait in inside if wait.group == group]

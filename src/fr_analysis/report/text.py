@@ -42,7 +42,8 @@ def headline(diagnosis: Diagnosis) -> str:
     if diagnosis.verdict is Verdict.UNDETERMINED:
         return "UNDETERMINED: the dumps do not decide who is to blame."
     if not diagnosis.suspects:
-        return "FAULT: established, but no single rank is to blame."
+        kinds = ", ".join(dict.fromkeys(fault.kind.value for fault in diagnosis.faults))
+        return f"FAULT: {kinds}; no single rank is to blame."
     suspects = named_ranks(diagnosis.suspects)
     if diagnosis.victims:
         waits = "wait" if len(diagnosis.victims) != 1 else "waits"
