@@ -2,7 +2,8 @@
 
 Cells are told apart by shape, not only by colour: full (joined and done), striped (joined
 and waiting), empty with a cross (never joined), full with a dot (joined, but differs from
-its peers). The picture brings its own ground, so it reads the same in light and dark mode.
+its peers), a question mark (no dump tells). The picture brings its own ground, so it reads
+the same in light and dark mode.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ _STYLE = """
     .ground { fill: #17263b } .done { fill: #8fd3d1 } .wait { fill: url(#stripes); stroke: #f2b85c; stroke-width: 2 }
     .absent { fill: none; stroke: #ffffff; stroke-width: 2; stroke-dasharray: 4 4 }
     .cross { stroke: #ffffff; stroke-width: 3.5; stroke-linecap: round }
+    .unknown { fill: none; stroke: #7f93ab; stroke-width: 1.5 } .mark { font-weight: 700; font-size: 18px }
     .odd { fill: #f2b85c } .dot { fill: #17263b }
     text { font: 13px system-ui, sans-serif; fill: #e6edf6 } .middle { text-anchor: middle } .end { text-anchor: end }
     .head { font-weight: 600; font-size: 14px } .suspect { fill: #f2b85c; font-weight: 700 }
@@ -52,6 +54,8 @@ def _cell(kind: str, x: int, y: int, title: str) -> str:
         a, b = x + 10, x + CELL - 10
         c, d = y + 10, y + CELL - 10
         shape += f'<path class="cross" d="M{a} {c}L{b} {d}M{b} {c}L{a} {d}"/>'
+    if kind == "unknown":
+        shape += f'<text class="middle mark" x="{x + CELL // 2}" y="{y + CELL // 2 + 6}">?</text>'
     if kind == "odd":
         shape += f'<circle class="dot" cx="{x + CELL // 2}" cy="{y + CELL // 2}" r="6"/>'
     return f"<g><title>{escape(title)}</title>{shape}</g>"
@@ -65,6 +69,14 @@ def _odd_cells(diagnosis: Diagnosis, group: ProcessGroup) -> set[tuple[int | Non
         if fault.group == group.name.name and len(fault.calls) > 1
         for rank in fault.suspects
     }
+
+
+def _forgotten(progress: Progress, group: ProcessGroup, rank: int, number: int) -> bool:
+    """Whether a rank may well have joined, but left no dump or a ring that begins later."""
+    if rank not in progress.trace.dumps:
+        return True
+    advance = progress.advances[group.index].get(rank)
+    return advance is None or number <= advance.last_joined
 
 
 def _band(progress: Progress, diagnosis: Diagnosis, group: ProcessGroup, top: int) -> _Band | None:
@@ -84,7 +96,8 @@ def _band(progress: Progress, diagnosis: Diagnosis, group: ProcessGroup, top: in
             y = top + TOP + line * (CELL + GAP)
             join = joins.get(rank)
             if join is None:
-                kind, what = "absent", "no entry"
+                kind = "unknown" if _forgotten(progress, group, rank, number) else "absent"
+                what = "no record" if kind == "unknown" else "never joined"
             else:
                 what = operation_name(join.signature.operation)
                 pending = join.completion is Completion.PENDING
@@ -131,16 +144,15 @@ def draw_grid(progress: Progress, diagnosis: Diagnosis) -> str:
         if band is not None:
             bands.append(band)
             top += band.height
-    width = max((band.width for band in bands), default=200)
-    width, height = max(width, 240), max(top + 34, 120)
+    shown = [("done", "done"), ("wait", "waiting"), ("absent", "absent"), ("odd", "differs")]
+    if any('class="unknown"' in band.svg for band in bands):
+        shown.append(("unknown", "no record"))
+    width = max(22 + 92 * len(shown), *(band.width for band in bands))
+    height = max(top + 34, 120)
     legend_y = top + 8
     legend = "".join(
-        _legend(kind, 16 + at * 92, legend_y, text)
-        for at, (kind, text) in enumerate(
-            [("done", "done"), ("wait", "waiting"), ("absent", "absent"), ("odd", "differs")]
-        )
+        _legend(kind, 16 + at * 92, legend_y, text) for at, (kind, text) in enumerate(shown)
     )
-    width = max(width, 390)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
         f'width="{width}" height="{height}" role="img">'
