@@ -5,7 +5,7 @@ A branch depends on the data
 A collective stands inside an ``if`` whose condition is computed from the rank's own batch. As long
 as all batches are alike nobody notices; the first one that is not sends its rank another way.
 
-:Symptom: Ranks wait in different operations
+:Symptom: Ranks wait in different operations, one of them further on in the program
 :Tags: control flow, data
 :Verdict: operation_mismatch in all_reduce
 :Suspects: 3

@@ -5,7 +5,7 @@ Collectives in a different order
 All ranks run the same collectives, but not in the same order: they loop over something that is
 ordered differently from host to host, such as a set, a directory listing, or tasks as they finish.
 
-:Symptom: Ranks wait in different operations
+:Symptom: Ranks wait in different operations, each in one that the others come to later
 :Tags: control flow, order
 :Verdict: operation_mismatch in all_reduce
 :Suspects: 1

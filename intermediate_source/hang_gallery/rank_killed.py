@@ -31,10 +31,10 @@ import torch.distributed as dist
 # so that memory no longer grows with the number of steps.
 #
 # The others wait in step 3. They dump their recorders while rank 2 still lives, but is too busy to
-# write its own. That is the only moment for it: torchrun ends all ranks of a host as soon as one
-# has died, which is why the run below takes the exit status 1, and a rank that it has ended writes
-# no dump either. A job that should leave dumps when a process dies must write them while it waits,
-# as the debug server does with its ``dump_interval``.
+# write its own. That is the only moment for it: as soon as one rank has died torchrun ends all
+# others of its host, before they can dump, and leaves with exit status 1. A job that should leave
+# dumps when a process dies must write them while it waits, as the debug server does with its
+# ``dump_interval``. Of torchrun's own output the page shows the report at the end only.
 #
 # Gloo sees the connection break at once, and then marks the operation as done. NCCL, which did not
 # run here, waits for its timeout.
