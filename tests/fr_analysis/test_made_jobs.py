@@ -187,8 +187,8 @@ def test_nccl_abort_marked_what_hung_as_completed() -> None:
 
 def test_two_ranks_missing_at_once() -> None:
     for inject in (faults.asleep, faults.dead):
-        for pair in ((0, 1), (0, 63), (21, 22), (5, 60)):
-            for group in ("default_pg", "tp", "dp"):
+        for pair in ((0, 63), (21, 22)):
+            for group in ("tp", "dp"):
                 job = inject(train(LARGE, steps=1, microbatches=1), pair, group)
                 where = f"{inject.__name__} {pair} in {group}"
                 assert_blames(diagnose(nccl(job)), pair, {FaultKind.RANK_MISSING}, where)
@@ -332,6 +332,7 @@ def pipeline_job(stages: int) -> Job:
 
 def test_p2p_unmatched() -> None:
     """A stage leaves a recv out: its peer's send has no counterpart."""
+    named = tried = 0
     for stages in (2, 4):
         for rank in range(2, 2 * stages):
             for nth in (2, 4):
@@ -341,6 +342,10 @@ def test_p2p_unmatched() -> None:
                 diagnosis = diagnose(nccl(job))
                 assert set(diagnosis.suspects) <= {rank}, f"{rank}, {nth}: {told(diagnosis)}"
                 assert diagnosis.verdict is not Verdict.HEALTHY
+                tried += 1
+                named += bool(diagnosis.suspects)
+    # Two replicas: where both ends of a transfer depart, one sibling each may not decide.
+    assert named >= 0.8 * tried, f"{named} of {tried}"
 
 
 def test_p2p_to_a_rank_that_is_done() -> None:

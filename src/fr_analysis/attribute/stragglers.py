@@ -66,15 +66,15 @@ def find_stragglers(progress: Progress) -> list[Lateness]:
             excess = times[rank] - others[-1]
             if excess >= max(_LEAST_NS, others[len(others) // 2]):
                 late[rank].append((number, excess))
-        for rank, lates in late.items():
-            amounts = sorted(amount for _, amount in lates)
-            if len(lates) < _LEAST_TIMES or sum(amounts) < _LEAST_SHARE * spans[rank]:
+        for rank, delays in late.items():
+            amounts = sorted(amount for _, amount in delays)
+            if len(delays) < _LEAST_TIMES or sum(amounts) < _LEAST_SHARE * spans[rank]:
                 continue
             lateness = Lateness(
                 rank,
                 group.index,
-                lates[0][0],
-                len(lates),
+                delays[0][0],
+                len(delays),
                 compared,
                 amounts[len(amounts) // 2],
                 sum(amounts),
