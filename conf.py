@@ -78,6 +78,8 @@ sphinx_gallery_conf = {
     # A bare expression's repr may show paths of the machine that built the page.
     "capture_repr": ("_repr_html_",),
     "abort_on_example_error": True,
+    # Ranks mostly wait: two pages at a time.
+    "parallel": 2,
     "download_all_examples": False,
     "show_signature": False,
     # Run times would differ at every build.

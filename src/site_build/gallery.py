@@ -13,8 +13,9 @@ field list that says, for the reader and for the build alike, what to expect::
 Further fields: ``Exit status``, where torchrun's is not 0, and ``Fix: none``.
 
 sphinx-gallery calls ``show_run`` after every code block. After the last one it runs the
-script under torchrun, as it is and with ``FIXED=1``, compares the analyzer's diagnosis with
-the fields, and returns the rest of the page. A difference stops the build.
+script under torchrun, alone in a folder, as it is and with ``FIXED=1``, compares the
+analyzer's diagnosis with the fields, and returns the rest of the page. A difference stops
+the build.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import hashlib
 import importlib.metadata
 import json
 import re
+import shutil
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -40,7 +42,7 @@ from fr_analysis.read import read_trace
 from fr_analysis.report.tables import entry_table
 from rank_lab import RankLabError, RunRecord, run_ranks
 from rank_lab.claims import Claims, differences
-from site_build.captures import SOURCE, CaptureError, check_run
+from site_build.captures import DUMPS_NAME, SOURCE, CaptureError, check_run
 from site_build.grid import describe_grid, draw_grid
 from site_build.stable import stabilize
 
@@ -145,7 +147,10 @@ def _fingerprint(scenario: Scenario) -> str:
 def _run(
     scenario: Scenario, folder: Path, claims: Claims, env: dict[str, str]
 ) -> tuple[RunRecord, Progress, Diagnosis]:
-    record = run_ranks(scenario.source, nproc=NPROC, run_dir=folder, deadline_s=DEADLINE_S, env=env)
+    # Alone in a folder, as a reader has it who has downloaded it.
+    folder.mkdir()
+    script = Path(shutil.copy(scenario.source, folder))
+    record = run_ranks(script, nproc=NPROC, run_dir=folder / "run", deadline_s=DEADLINE_S, env=env)
     check_run(record, 0 if env else scenario.exit_status)
     progress = match(read_trace(record.dump_dir))
     diagnosis = attribute(progress)
@@ -158,7 +163,7 @@ def _run(
 
 
 def _texts(scenario: Scenario, record: RunRecord, diagnosis: Diagnosis) -> tuple[str, str]:
-    places = [(record.dump_dir, "fr_dumps"), (scenario.source.parent, "/home/you")]
+    places = [(record.dump_dir, DUMPS_NAME), (record.script.parent, "/home/you")]
     # Where a rank died torchrun reports it, below warnings and its own traceback.
     _, rule, report = record.launcher_output.partition("\n=====")
     operator = stabilize(record.text + rule + report, places)
@@ -178,16 +183,17 @@ def run_scenario(scenario: Scenario, captures: Path) -> Shown:
     Raises:
         CaptureError: the job did something else than the page claims.
     """
-    kept = captures / "hang_gallery" / f"{scenario.name}.json"
+    kept = captures / "hang_gallery" / scenario.name / "shown.json"
     key = _fingerprint(scenario)
     if kept.exists():
         content = json.loads(kept.read_text(encoding="utf-8"))
         if content.pop("fingerprint") == key:
             return Shown(**content)
+    shutil.rmtree(kept.parent, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix="gallery-") as scratch:
         folder = Path(scratch).resolve()
         try:
-            record, progress, diagnosis = _run(scenario, folder / "run", scenario.claims, {})
+            record, progress, diagnosis = _run(scenario, folder / "hang", scenario.claims, {})
             operator, verdict = _texts(scenario, record, diagnosis)
             fixed_operator = fixed_verdict = ""
             if scenario.fixed:
@@ -204,10 +210,15 @@ def run_scenario(scenario: Scenario, captures: Path) -> Shown:
             picture=draw_grid(progress, diagnosis),
             picture_alt=describe_grid(diagnosis),
         )
-    kept.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(record.dump_dir, kept_dumps(scenario, captures))
     content = {name: getattr(shown, name) for name in Shown.__slots__}
     kept.write_text(json.dumps(content | {"fingerprint": key}), encoding="utf-8")
     return shown
+
+
+def kept_dumps(scenario: Scenario, captures: Path) -> Path:
+    """Where the dumps of a page's run are kept, for whoever wants to look again."""
+    return captures / "hang_gallery" / scenario.name / DUMPS_NAME
 
 
 def _block(text: str, caption: str) -> str:
