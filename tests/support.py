@@ -14,6 +14,6 @@ def sphinx_build(source: Path, output: Path) -> subprocess.CompletedProcess[str]
         [sys.executable, "-m", "sphinx", *options, str(source), str(output)],
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=1500,
         check=False,
     )

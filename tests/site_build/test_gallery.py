@@ -17,10 +17,9 @@ from fr_analysis.match import Progress, match
 from fr_analysis.read import read_trace
 from fr_analysis.read.decode import decode
 from fr_analysis.trace import Completion
-from rank_lab import run_ranks
 from rank_lab.claims import Claims, differences
-from site_build.captures import CaptureError, check_run
-from site_build.gallery import NPROC, Scenario, load_scenario
+from site_build.captures import CaptureError
+from site_build.gallery import Scenario, kept_dumps, load_scenario
 from site_build.grid import draw_grid
 from site_build.recorded_job import split
 from support import ROOT, sphinx_build
@@ -31,20 +30,16 @@ HANG = ROOT / "tests" / "data" / "gloo_hang_3ranks"
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Runs a script, copied alone into an empty folder; once, however often it is asked."""
-    done: dict[Path, tuple[Scenario, Progress, Diagnosis]] = {}
+def ran(site: Path) -> Any:
+    """The run that the build made of a script, copied alone into an empty folder.
+
+    The build has checked it against the page; here the dumps are looked at again.
+    """
 
     def run(source: Path) -> tuple[Scenario, Progress, Diagnosis]:
-        if source not in done:
-            folder = tmp_path_factory.mktemp(source.stem)
-            script = Path(shutil.copy(source, folder))
-            scenario = load_scenario(script)
-            record = run_ranks(script, nproc=NPROC, run_dir=folder / "run", deadline_s=120)
-            check_run(record, scenario.exit_status)
-            progress = match(read_trace(record.dump_dir))
-            done[source] = scenario, progress, attribute(progress)
-        return done[source]
+        scenario = load_scenario(source)
+        progress = match(read_trace(kept_dumps(scenario, ROOT / "_build" / "captures")))
+        return scenario, progress, attribute(progress)
 
     return run
 
