@@ -157,10 +157,10 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--groups",
         "--pg-filters",
-        metavar="NAME",
-        nargs="+",
+        metavar="LIST",
+        type=lambda text: [name for name in text.split(",") if name],
         default=[],
-        help="in tables show these process groups only, by name or part of it",
+        help="in tables show these process groups only, by name or part of it, such as tp,dp",
     )
     add(
         "--debug",
@@ -229,8 +229,15 @@ def _answer(options: argparse.Namespace, trace: Trace) -> tuple[str, ExitStatus]
 
 def _write(text: str, target: Path | None) -> None:
     if target is None:
-        sys.stdout.write(_colored(text))
-        sys.stdout.flush()
+        try:
+            sys.stdout.write(_colored(text))
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # The reader, such as head, has gone; keep the interpreter from failing at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except OSError as error:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise FrAnalysisError(f"the answer cannot be printed ({error.strerror})") from None
         return
     try:
         with target.open("x", encoding="utf-8") as stream:
@@ -258,11 +265,7 @@ def _run(options: argparse.Namespace, path: str) -> ExitStatus:
         for line in write_json_copies(sources, options.output):
             print(f"fr-analysis: {line}", file=sys.stderr)
     text, status = _answer(options, trace)
-    try:
-        _write(text, None if options.debug else options.output)
-    except BrokenPipeError:
-        # The reader, such as head, has gone; keep the interpreter from failing at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    _write(text, None if options.debug else options.output)
     return status
 
 
@@ -280,6 +283,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     path = options.path or options.fr_path
     if path is None:
         parser.error("no PATH given: name the directory that holds the dumps")
+    if options.path and options.fr_path and options.path != options.fr_path:
+        parser.error("PATH and --fr-path name different places: give one of them")
+    tables = options.just_print_entries or options.verbose or options.health_check
+    if tables and options.format != "text":
+        parser.error(f"-j, -v and -c add tables of text: they do not go with {options.format}")
+    for stacks in options.stacks:
+        if not os.path.isfile(stacks):
+            parser.error(f"--stacks {stacks}: no such file")
     try:
         return _run(options, path)
     except FrAnalysisError as error:

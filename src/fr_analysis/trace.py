@@ -139,6 +139,7 @@ class RankDump:
             (TorchComms), not per group.
         health: node health as NVIDIA's resiliency tools add it: device to status and text.
         world: the members of the default group, where the dump declares them; else None.
+        written_ns: when the file was written, or UNKNOWN.
     """
 
     rank: int
@@ -153,6 +154,7 @@ class RankDump:
     numbers_per_recorder: bool
     health: dict[str, tuple[str, str]]
     world: tuple[int, ...] | None
+    written_ns: int = UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)

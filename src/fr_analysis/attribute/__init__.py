@@ -41,6 +41,8 @@ from fr_analysis.trace import UNKNOWN, Completion
 __all__ = ["attribute"]
 
 _RESTART_HELPS = frozenset({FaultKind.RANK_MISSING, FaultKind.NO_PROGRESS, FaultKind.STRAGGLER})
+_IDLE = frozenset({Condition.ALIVE, Condition.SILENT, Condition.UNREADABLE})
+"""A rank that takes part in nothing: without it the program may well run."""
 
 
 class _Attribution:
@@ -52,6 +54,7 @@ class _Attribution:
         self.describe = Describer(progress)
         finder = WaitFinder(progress)
         self.waits = finder.find()
+        self.outdated = finder.outdated
         self.siblings = Siblings(progress)
         self.disagreements = {
             group: self._settled(found) for group, found in find_disagreements(progress).items()
@@ -155,6 +158,9 @@ class _Attribution:
         for disagreement in (*self.disagreements.values(), *self.disputes.values()):
             if disagreement.group not in self.disputes or disagreement.number is None:
                 self._add_disagreement(disagreement)
+        if self.outdated:
+            self.notes.append(self.describe.outdated(self.outdated))
+            self.undecided = True
         self._add_missing()
         self._add_cycles()
         self._add_stuck_devices()
@@ -345,6 +351,13 @@ class _Attribution:
         for (group, number), waits in sorted(
             places.items(), key=lambda item: min(map(self.describe.entered_ns, item[1]))
         ):
+            if group in self.outdated:
+                continue
+            if all(map(self.describe.is_fresh, waits)) and not any(w.finished for w in waits):
+                self.notes.append(self.describe.fresh(group, number, waits))
+                self._add_front(group, number, tuple(wait.rank for wait in waits), ())
+                self.undecided = True
+                continue
             if not self._members_known(group):
                 self.notes.append(self.describe.unknown_members(group, number, waits))
                 self._add_front(group, number, tuple(wait.rank for wait in waits), ())
@@ -454,8 +467,14 @@ class _Attribution:
         if verdict is Verdict.HEALTHY:
             return AttributionState.CONTINUE
         helps = all(
-            fault.kind in _RESTART_HELPS
-            and fault.suspects
+            fault.suspects
+            and (
+                fault.kind in _RESTART_HELPS
+                or (
+                    fault.kind is FaultKind.P2P_UNMATCHED
+                    and all(self.conditions.get(r) in _IDLE for r in fault.suspects)
+                )
+            )
             and not any(self.conditions.get(r) is Condition.AHEAD for r in fault.suspects)
             for fault in faults
         )

@@ -10,10 +10,11 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
-from fr_analysis.attribute.waits import Wait
+from fr_analysis.attribute.waits import ABORT_NS, Wait
 from fr_analysis.diagnosis import FaultKind
 from fr_analysis.match.progress import Join, Progress
 from fr_analysis.match.semantics import Agreement, agreement, elements
+from fr_analysis.trace import UNKNOWN, Completion
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +156,14 @@ def _all_to_alls(progress: Progress) -> list[tuple[int, int]]:
     return sorted(found)
 
 
+def _finished_in_time(progress: Progress, join: Join) -> bool:
+    """Whether a device finished an operation, and not an abort long after."""
+    if join.completion is not Completion.COMPLETED:
+        return False
+    ended = int(progress.trace.dumps[join.rank].operations.completed_ns[join.row])
+    return UNKNOWN in (ended, join.created_ns) or ended - join.created_ns < ABORT_NS
+
+
 def find_disagreements(progress: Progress) -> dict[int, Disagreement]:
     """The first disagreement of every group that has one, by group index.
 
@@ -164,7 +173,10 @@ def find_disagreements(progress: Progress) -> dict[int, Disagreement]:
     for group, number in progress.disagreements():
         if group in first:
             continue
-        compared = _compare(progress.joins(group, number))
+        joins = progress.joins(group, number)
+        if all(_finished_in_time(progress, join) for join in joins):
+            continue  # the devices went through it: whatever it computed, nothing hangs here
+        compared = _compare(joins)
         if compared is not None:
             kind, held = compared
             odd, sides = split_sides(held)

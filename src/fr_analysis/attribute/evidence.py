@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -23,6 +23,9 @@ _TORCH = re.compile(
     r"|^(?:torch|torchcomms|functorch)[/\\]"  # py-spy shortens names
 )
 _STANDARD_LIBRARY = re.compile(r"[/\\]lib[/\\]python3\.\d+[/\\](?!site-packages|dist-packages)|^<")
+
+
+FRESH_NS = 1_000_000_000
 
 
 def code_line(frames: Sequence[Frame]) -> Frame | None:
@@ -187,6 +190,31 @@ class Describer:
         number = self._recorded(joins)
         operation = operation_name(joins[0].signature.operation) if joins else "operation"
         return f"{operation}{f' #{number}' if number is not None else ''} of group {name}"
+
+    def is_fresh(self, wait: Wait) -> bool:
+        """Whether a dump was written so soon after the operation began that it may be moving."""
+        entered = self.entered_ns(wait)
+        written = self._trace.dumps[wait.rank].written_ns
+        return written != UNKNOWN and 0 <= written - entered < FRESH_NS
+
+    def fresh(self, group: int, number: int | None, waits: Sequence[Wait]) -> str:
+        """A note on an operation that one snapshot cannot tell from one that moves."""
+        stuck = tuple(wait.rank for wait in waits)
+        place = self._place(group, self._joins(group, number, stuck))
+        return (
+            f"{named_ranks(stuck)} {_verb(stuck, 'is', 'are')} in {place}, which every member "
+            "joined less than a second before the dumps were written: it may be moving; take "
+            "dumps again, and if the number is still the same, the job hangs there"
+        )
+
+    def outdated(self, older: Mapping[int, Collection[int]]) -> str:
+        """A note on dumps that were not taken at one moment."""
+        ranks = tuple(sorted({rank for members in older.values() for rank in members}))
+        return (
+            f"the {_verb(ranks, 'dump', 'dumps')} of {named_ranks(ranks)} "
+            f"{_verb(ranks, 'is', 'are')} older than the others, which have finished "
+            "collectives since that need every member; take all dumps at one moment"
+        )
 
     # -- faults ---------------------------------------------------------------------
 

@@ -64,6 +64,8 @@ class WaitFinder:
         self._progress = progress
         self._trace = progress.trace
         self._numbers: dict[int, dict[int, tuple[int, int]]] = self._numbers_by_row()
+        self._joined: dict[tuple[int, int], dict[int, Join]] = {}
+        self.outdated = self._outdated()
         self._transfers = match_transfers(progress.trace, progress.groups)
         # Whether recorders note when the device begins an operation: it is set for a job.
         self._timed = any(
@@ -79,9 +81,45 @@ class WaitFinder:
         waits = {}
         for rank, rows in self._outstanding.items():
             found = [self._judge(rank, row) for row in rows[:_MOST_ROWS]]
+            # What a dump showed as pending is over where the others' dumps are newer.
+            found = [wait for wait in found if rank not in self.outdated.get(wait.group, ())]
             if found:
                 waits[rank] = self._decisive(found)
         return waits
+
+    def _outdated(self) -> dict[int, frozenset[int]]:
+        """Per group, members whose dumps are older than what their peers have finished since.
+
+        A collective that a device finished, every member has joined, whatever an older dump
+        of one says. Gloo's marks prove it only from the second on: a timeout sets one.
+        """
+        progress = self._progress
+        finished = np.zeros(len(progress.group), dtype=np.bool_)
+        retired = np.zeros(len(progress.group), dtype=np.bool_)
+        for rank, dump in self._trace.dumps.items():
+            names = [operation_name(signature.operation) for signature in dump.signatures]
+            needs_all = np.array([name not in ROOTED for name in names], dtype=np.bool_)
+            mine = progress.rank == rank
+            rows = progress.row[mine]
+            if not len(rows):
+                continue
+            completion = dump.operations.completion[rows]
+            dense = needs_all[dump.operations.signature[rows]]
+            on_time = ~_completed_late(dump)[rows]
+            finished[mine] = dense & on_time & (completion == _COMPLETED)
+            retired[mine] = dense & (completion == Completion.RETIRED)
+        found = {}
+        for index, advances in enumerate(progress.advances):
+            here = progress.group == index
+            proofs = progress.number[here & finished]
+            newest = int(proofs.max(initial=-1))
+            marks = np.unique(progress.number[here & retired])
+            if len(marks) > 1:
+                newest = max(newest, int(marks[-2]))
+            behind = {r for r, a in advances.items() if a.exact and a.last_joined < newest}
+            if behind:
+                found[index] = frozenset(behind)
+        return found
 
     def in_disagreement(self, rank: int, group: int, number: int) -> Wait | None:
         """The wait of a rank whose newest operation is one that its members disagree on.
@@ -193,7 +231,14 @@ class WaitFinder:
         if not recorded.startswith("gloo:") or any(self._absent(group, number)):
             return False
         over = (Completion.RETIRED, Completion.TIMED)
-        return any(join.completion in over for join in self._progress.joins(group, number))
+        return any(join.completion in over for join in self._joins(group, number).values())
+
+    def _joins(self, group: int, number: int) -> dict[int, Join]:
+        """Who joined a collective, by rank; many ranks ask for the same one."""
+        place = group, number
+        if place not in self._joined:
+            self._joined[place] = {join.rank: join for join in self._progress.joins(*place)}
+        return self._joined[place]
 
     def _absent(self, group: int, number: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Members that never joined a collective, and members of whom nothing is known."""
@@ -201,6 +246,8 @@ class WaitFinder:
         absent, unknown = [], []
         for member in self._progress.groups.groups[group].members:
             advance = advances.get(member)
+            if member in self.outdated.get(group, ()):
+                continue
             if advance is None:
                 unknown.append(member)
             elif advance.last_joined < number:
@@ -224,7 +271,7 @@ class WaitFinder:
                 unknown=unknown,
                 marked_complete=bool(completion != Completion.PENDING),
             )
-        joins = {join.rank: join for join in self._progress.joins(group, number)}
+        joins = self._joins(group, number)
         held_up, finished = [], []
         for member in self._progress.groups.groups[group].members:
             if member == rank or member in unknown:
@@ -275,7 +322,8 @@ class WaitFinder:
 _COMPLETED = Completion.COMPLETED
 _ENDLESS = np.iinfo(np.int64).max
 _MOST_ROWS = 4096
-_ABORT_NS = 5_000_000_000
+ABORT_NS = 5_000_000_000
+"""An operation that took this long may have been ended by an abort."""
 
 
 def _completed_late(dump: RankDump) -> npt.NDArray[np.bool_]:
@@ -286,7 +334,7 @@ def _completed_late(dump: RankDump) -> npt.NDArray[np.bool_]:
     operations = dump.operations
     known = (operations.created_ns != UNKNOWN) & (operations.completed_ns != UNKNOWN)
     late: npt.NDArray[np.bool_] = known & (
-        operations.completed_ns - operations.created_ns >= _ABORT_NS
+        operations.completed_ns - operations.created_ns >= ABORT_NS
     )
     return late
 

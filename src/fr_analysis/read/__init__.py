@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -35,13 +36,23 @@ def read_dump(rank: int, path: Path, *, group_world_size: int | None = None) -> 
         dump = build_dump(content, rank, path, group_world_size=group_world_size)
         # torchft's other groups go on counting per replica group.
         against = None if group_world_size else contradiction(content, dump)
-        return Unread(path, against, rank) if against else dump
+        written_ns = path.stat().st_mtime_ns
+        return (
+            Unread(path, against, rank)
+            if against
+            else dataclasses.replace(dump, written_ns=written_ns)
+        )
+    except OSError as error:
+        return Unread(path, f"cannot be read ({error.strerror})", rank)
     except NotADump as reason:
         return _Stray(path, str(reason), rank)
     except UnreadableDump as reason:
         return Unread(path, str(reason), rank)
     except (MemoryError, RecursionError) as error:
         return Unread(path, f"asks for more than a dump needs ({type(error).__name__})", rank)
+
+
+_LEFT_OVER_NS = 600 * 1_000_000_000
 
 
 class _Stray(Unread):
@@ -71,6 +82,35 @@ def _without_strays(unread: list[Unread], dumps: list[RankDump]) -> list[Unread]
 def _newest_ns(dump: RankDump) -> int:
     """When the rank last recorded something, on its host's clock; UNKNOWN where it did not."""
     return int(dump.operations.created_ns.max(initial=-1))
+
+
+def _leftovers(dumps: list[RankDump]) -> tuple[list[RankDump], list[Unread]]:
+    """Leave out a dump whose rank stopped long before all others' records begin.
+
+    Ranks of one job record at the same time: this one's is left over from an earlier job
+    that wrote to the same place.
+    """
+    kept, stale = [], []
+    for dump in dumps:
+        newest = _newest_ns(dump)
+        begins = [
+            int(other.operations.created_ns.min())
+            for other in dumps
+            if other.rank != dump.rank and len(other.operations)
+        ]
+        gap = min(begins, default=0) - newest
+        if newest > 0 and len(begins) > 1 and gap > _LEFT_OVER_NS:
+            stale.append(
+                Unread(
+                    dump.source,
+                    f"recorded its last operation {gap // 60_000_000_000} minutes before all other "
+                    "dumps begin: it is left over from an earlier job, so it is left out",
+                    dump.rank,
+                )
+            )
+        else:
+            kept.append(dump)
+    return kept, stale
 
 
 def _separate_runs(dumps: list[RankDump]) -> tuple[list[RankDump], list[Unread]]:
@@ -192,6 +232,8 @@ def read_trace(
     stale: list[Unread] = []
     if ft_size is None:
         dumps, stale = _separate_runs(dumps)
+        dumps, leftovers = _leftovers(dumps)
+        stale += leftovers
     by_rank, doubles = _one_per_rank(dumps)
     rank_stacks, bad_stacks = _read_snapshots([Path(name) for name in stacks] or found.stacks)
     return Trace(

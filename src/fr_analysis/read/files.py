@@ -184,11 +184,12 @@ def find_files(path: str | os.PathLike[str], pattern: str | None = None) -> Foun
 
 
 def _stacks_near(folder: Path) -> tuple[Path, ...]:
-    """Stacks snapshots beside the dumps or one folder up, where the debug server puts them.
+    """Stacks snapshots beside the dumps, or above a ``per_rank`` folder of the debug server's.
 
     Of those taken again and again, the newest of each kind; of those of one process, all.
     """
-    for place in (folder, folder.parent):
+    places = (folder, folder.parent) if folder.name == "per_rank" else (folder,)
+    for place in places:
         try:
             found = sorted(f for f in place.iterdir() if _STACKS_NAME.match(f.name) and f.is_file())
         except OSError:
