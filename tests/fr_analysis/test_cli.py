@@ -214,3 +214,39 @@ def test_needs_no_torch() -> None:
 
 def test_rank_lists() -> None:
     assert parse_rank_list("0,3,8-11") == [0, 3, 8, 9, 10, 11]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["-v", "--format", "json"], "add tables of text: they do not go with json"),
+        (["--fr-path", "/elsewhere"], "PATH and --fr-path name different places"),
+        (["--stacks", "/no/stacks"], "--stacks /no/stacks: no such file"),
+        (["--transform-ft"], "--transform-ft needs --group-world-size"),
+    ],
+)
+def test_options_that_do_not_go_together(arguments: list[str], said: str) -> None:
+    done = run(HANG, *arguments)
+    assert done.returncode == ExitStatus.BAD_INPUT
+    assert said in done.stderr
+
+
+def test_full_disk_is_not_a_verdict() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "fr_analysis", str(HANG)],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == ExitStatus.BAD_INPUT
+    assert done.stderr == "fr-analysis: the answer cannot be printed (No space left on device)\n"
+
+
+def test_suspects_of_whom_the_same_is_known_are_put_together(tmp_path: Path) -> None:
+    for dump in HANG.iterdir():
+        (tmp_path / dump.name).write_bytes(dump.read_bytes())
+    done = run(tmp_path, "--expected-world-size", "8")
+    assert "  ranks 2-7: left no dump\n" in done.stdout

@@ -1,5 +1,6 @@
 """A snapshot taken while an operation ends is no fault."""
 
+import os
 import pickle
 from pathlib import Path
 
@@ -35,3 +36,69 @@ def test_gloo_operation_that_a_peer_has_behind_it(tmp_path: Path) -> None:
 def test_nobody_has_it_behind(tmp_path: Path, retired: dict[int, bool], backend: str) -> None:
     diagnosis = analyze(write(tmp_path, retired, backend))
     assert [fault.kind for fault in diagnosis.faults] == [FaultKind.NO_PROGRESS]
+
+
+def write_steps(folder: Path, steps: dict[int, int], state: str, backend: str = "nccl") -> Path:
+    """Dumps of a job that moves, each of a rank that has come so far; nothing is pending."""
+    for rank, count in steps.items():
+        dump = pickle.loads((HANG / "trace_0").read_bytes())  # noqa: S301 (our own file)
+        dump["pg_config"] = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}
+        dump["pg_status"] = {}
+        template = dump["entries"][0]
+        dump["entries"] = [
+            template
+            | {
+                "record_id": number - 1,
+                "collective_seq_id": number,
+                "profiling_name": f"{backend}:all_reduce",
+                "state": state,
+                "retired": True,
+                "time_created_ns": template["time_created_ns"] + number * 1_000_000,
+            }
+            for number in range(1, count + 1)
+        ]
+        (folder / f"trace_{rank}").write_bytes(pickle.dumps(dump, protocol=2))
+    return folder
+
+
+@pytest.mark.parametrize(("state", "backend"), [("completed", "nccl"), ("scheduled", "gloo")])
+def test_a_dump_taken_earlier_than_the_others_is_no_missing_rank(
+    tmp_path: Path, state: str, backend: str
+) -> None:
+    diagnosis = analyze(write_steps(tmp_path, {0: 4, 1: 9}, state, backend))
+    assert diagnosis.suspects == ()
+    assert diagnosis.verdict is not Verdict.FAULT
+    assert any("the dump of rank 0 is older than the others" in note for note in diagnosis.notes)
+
+
+def test_an_operation_entered_just_before_the_dump_may_be_moving(tmp_path: Path) -> None:
+    folder = write(tmp_path, {0: False, 1: False}, "nccl")
+    for file in folder.iterdir():
+        dump = pickle.loads(file.read_bytes())  # noqa: S301 (our own file)
+        newest = max(entry["time_created_ns"] for entry in dump["entries"])
+        os.utime(file, ns=(newest + 5_000_000, newest + 5_000_000))
+    diagnosis = analyze(folder)
+    assert diagnosis.verdict is Verdict.UNDETERMINED
+    assert any("it may be moving; take dumps again" in note for note in diagnosis.notes)
+
+
+def test_a_left_over_dump_is_left_out(tmp_path: Path) -> None:
+    write(tmp_path, {0: False, 1: False}, "gloo")
+    old = pickle.loads((HANG / "trace_0").read_bytes())  # noqa: S301 (our own file)
+    for entry in old["entries"]:
+        entry["time_created_ns"] -= 24 * 3600 * 10**9
+    old["pg_config"][""]["ranks"] = "[0, 1, 2]"
+    (tmp_path / "trace_2").write_bytes(pickle.dumps(old, protocol=2))
+    diagnosis = analyze(tmp_path)
+    (unread,) = diagnosis.unread
+    assert unread.rank == 2
+    assert "is left over from an earlier job" in unread.reason
+    assert 2 not in diagnosis.ranks
+
+
+def test_what_devices_finished_is_no_disagreement(tmp_path: Path) -> None:
+    folder = write_steps(tmp_path, {0: 4, 1: 4}, "completed")
+    dump = pickle.loads((folder / "trace_1").read_bytes())  # noqa: S301 (our own file)
+    dump["entries"][1]["input_sizes"] = [[9]]
+    (folder / "trace_1").write_bytes(pickle.dumps(dump, protocol=2))
+    assert analyze(folder).verdict is Verdict.HEALTHY

@@ -160,7 +160,6 @@ class _Attribution:
                 self._add_disagreement(disagreement)
         if self.outdated:
             self.notes.append(self.describe.outdated(self.outdated))
-            self.undecided = True
         self._add_missing()
         self._add_cycles()
         self._add_stuck_devices()
@@ -351,15 +350,16 @@ class _Attribution:
         for (group, number), waits in sorted(
             places.items(), key=lambda item: min(map(self.describe.entered_ns, item[1]))
         ):
-            if group in self.outdated:
-                continue
-            if all(map(self.describe.is_fresh, waits)) and not any(w.finished for w in waits):
-                self.notes.append(self.describe.fresh(group, number, waits))
+            if not self._members_known(group):
+                self.notes.append(self.describe.unknown_members(group, number, waits))
                 self._add_front(group, number, tuple(wait.rank for wait in waits), ())
                 self.undecided = True
                 continue
-            if not self._members_known(group):
-                self.notes.append(self.describe.unknown_members(group, number, waits))
+            if group in self.outdated:
+                self.undecided = True
+                continue
+            if all(map(self.describe.is_fresh, waits)) and not any(w.finished for w in waits):
+                self.notes.append(self.describe.fresh(group, number, waits))
                 self._add_front(group, number, tuple(wait.rank for wait in waits), ())
                 self.undecided = True
                 continue

@@ -272,6 +272,11 @@ class Describer:
         joins = self._joins(group, number, waiting)
         place = self._place(group, joins)
         evidence = [f"{named_ranks(waiting)} {_verb(waiting, 'waits', 'wait')} in {place}"]
+        if number is None:
+            # Each waits in a transfer of its own.
+            evidence = [
+                f"rank {join.rank} waits in {self._place(group, [join])}" for join in joins
+            ] or evidence
         code = self._calls(joins)[0].code if joins else None
         if code:
             evidence[0] += f", called at {code}"

@@ -55,8 +55,16 @@ def _stack_lines(stack: Sequence[Frame]) -> list[str]:
     return [f"    {frame}" for frame in stack]
 
 
-def _suspect_lines(suspect: Suspect, stacks: bool) -> list[str]:
-    lines = [f"rank {suspect.rank}: {_CONDITIONS[suspect.condition]}"]
+def _alike(details: Sequence[Suspect], stacks: bool) -> list[tuple[list[int], list[str]]]:
+    """Suspects of whom the same is known, put together: a dead node takes many ranks along."""
+    found: dict[tuple[str, ...], list[int]] = {}
+    for suspect in details:
+        found.setdefault(tuple(_known_of(suspect, stacks)), []).append(suspect.rank)
+    return [(ranks, list(lines)) for lines, ranks in found.items()]
+
+
+def _known_of(suspect: Suspect, stacks: bool) -> list[str]:
+    lines = [_CONDITIONS[suspect.condition]]
     if suspect.location:
         lines.append(f"  is at {suspect.location}")
     elif suspect.stack:
@@ -100,8 +108,9 @@ def render_text(diagnosis: Diagnosis, *, stacks: bool = False) -> str:
     lines = [headline(diagnosis), ""]
     if diagnosis.details:
         lines.append("Suspects")
-        for suspect in diagnosis.details:
-            lines.extend(f"  {line}" for line in _suspect_lines(suspect, stacks))
+        for ranks, (condition, *rest) in _alike(diagnosis.details, stacks):
+            lines.append(f"  {named_ranks(ranks)}: {condition}")
+            lines.extend(f"  {line}" for line in rest)
         lines.append("")
     for position, fault in enumerate(diagnosis.faults, start=1):
         lines.extend(_fault_lines(fault, position, len(diagnosis.faults), stacks))
