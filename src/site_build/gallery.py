@@ -210,7 +210,7 @@ def run_scenario(scenario: Scenario, captures: Path) -> Shown:
             picture=draw_grid(progress, diagnosis),
             picture_alt=describe_grid(diagnosis),
         )
-        shutil.copytree(record.dump_dir, kept_dumps(scenario, captures))
+        shutil.copytree(record.dump_dir, kept_dumps(scenario, captures), dirs_exist_ok=True)
     content = {name: getattr(shown, name) for name in Shown.__slots__}
     kept.write_text(json.dumps(content | {"fingerprint": key}), encoding="utf-8")
     return shown
