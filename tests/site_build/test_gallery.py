@@ -54,7 +54,8 @@ def test_the_section_that_records_the_job_is_the_same_everywhere() -> None:
 def test_ends_as_its_page_says(ran: Any, source: Path) -> None:
     scenario, progress, diagnosis = ran(source)
     assert differences(scenario.claims, diagnosis) == ()
-    for rank in diagnosis.victims:
+    waiting = diagnosis.victims if scenario.claims.kind != "straggler" else ()
+    for rank in waiting:
         # Dumped while it waited: after the timeout Gloo marks the operation as done.
         assert Completion.PENDING in progress.trace.dumps[rank].operations.completion
 
