@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -129,9 +129,20 @@ def load_page_run(source: Path) -> PageRun:
         raise CaptureError(f"{source}: {error}") from None
 
 
+def fingerprint_of(files: Iterable[Path]) -> str:
+    """A hash of files, of our packages, and of the versions that a run depends on."""
+    digest = hashlib.sha256()
+    packages = ("fr_analysis", "rank_lab", "site_build")
+    own = [file for name in packages for file in sorted((SOURCE / name).rglob("*.py"))]
+    for file in [*files, *own]:
+        digest.update(str(file.name).encode() + b"\0" + file.read_bytes() + b"\0")
+    versions = [importlib.metadata.version("torch"), sys.version, communicator()]
+    digest.update("\0".join(versions).encode())
+    return digest.hexdigest()
+
+
 def fingerprint(run: PageRun) -> str:
     """A hash of all that the captured output depends on."""
-    digest = hashlib.sha256()
     files = [run.source]
     if run.demo:
         files.append(run.demo.script)
@@ -139,13 +150,7 @@ def fingerprint(run: PageRun) -> str:
         files.extend(
             sorted(f for f in data.rglob("*") if f.is_file() and "__pycache__" not in f.parts)
         )
-    for package in ("fr_analysis", "rank_lab", "site_build"):
-        files.extend(sorted((SOURCE / package).rglob("*.py")))
-    for file in files:
-        digest.update(str(file.name).encode() + b"\0" + file.read_bytes() + b"\0")
-    versions = [importlib.metadata.version("torch"), sys.version, communicator()]
-    digest.update("\0".join(versions).encode())
-    return digest.hexdigest()
+    return fingerprint_of(files)
 
 
 def substitutions(run: PageRun) -> dict[str, str]:

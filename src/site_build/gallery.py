@@ -21,12 +21,9 @@ the build.
 from __future__ import annotations
 
 import ast
-import hashlib
-import importlib.metadata
 import json
 import re
 import shutil
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +39,7 @@ from fr_analysis.read import read_trace
 from fr_analysis.report.tables import entry_table
 from rank_lab import RankLabError, RunRecord, run_ranks
 from rank_lab.claims import Claims, differences
-from site_build.captures import DUMPS_NAME, SOURCE, CaptureError, check_run
+from site_build.captures import DUMPS_NAME, SOURCE, CaptureError, check_run, fingerprint_of
 from site_build.grid import describe_grid, draw_grid
 from site_build.stable import stabilize
 
@@ -135,15 +132,6 @@ class Shown:
     picture_alt: str
 
 
-def _fingerprint(scenario: Scenario) -> str:
-    digest = hashlib.sha256(scenario.source.read_bytes())
-    for package in ("fr_analysis", "rank_lab", "site_build"):
-        for file in sorted((SOURCE / package).rglob("*.py")):
-            digest.update(file.read_bytes())
-    digest.update(f"{importlib.metadata.version('torch')} {sys.version}".encode())
-    return digest.hexdigest()
-
-
 def _run(
     scenario: Scenario, folder: Path, claims: Claims, env: dict[str, str]
 ) -> tuple[RunRecord, Progress, Diagnosis]:
@@ -184,7 +172,7 @@ def run_scenario(scenario: Scenario, captures: Path) -> Shown:
         CaptureError: the job did something else than the page claims.
     """
     kept = captures / "hang_gallery" / scenario.name / "shown.json"
-    key = _fingerprint(scenario)
+    key = fingerprint_of([scenario.source])
     if kept.exists():
         content = json.loads(kept.read_text(encoding="utf-8"))
         if content.pop("fingerprint") == key:

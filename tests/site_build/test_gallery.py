@@ -21,7 +21,7 @@ from rank_lab.claims import Claims, differences
 from site_build.captures import CaptureError
 from site_build.gallery import Scenario, kept_dumps, load_scenario
 from site_build.grid import draw_grid
-from site_build.recorded_job import split
+from site_build.recorded_job import scripts, split
 from support import ROOT, sphinx_build
 
 FOLDER = ROOT / "intermediate_source" / "hang_gallery"
@@ -45,7 +45,7 @@ def ran(site: Path) -> Any:
 
 
 def test_the_section_that_records_the_job_is_the_same_everywhere() -> None:
-    sections = {split(script.read_text(encoding="utf-8"))[1] for script in SCRIPTS}
+    sections = {split(script.read_text(encoding="utf-8"))[1] for script in scripts()}
     assert len(sections) == 1
     assert "def run_recorded" in sections.pop()
 
