@@ -10,9 +10,11 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from rank_lab import processes
 from rank_lab.record import RankLabError, RankOutput, RunRecord
+from rank_lab.warm import WarmLauncher
 
 # What another launcher, or a shell, may have left and would reach the ranks: their place in another
 # job, settings of the recorder, and what changes how output is written.
@@ -25,6 +27,16 @@ _FOREIGN = re.compile(
 _GRACE_S = 3.0
 
 
+class _Launched(Protocol):
+    """What is used of a torchrun that was started: as :class:`subprocess.Popen` has it."""
+
+    returncode: int | None
+
+    def wait(self, timeout: float | None = None) -> int: ...
+    def terminate(self) -> None: ...
+    def kill(self) -> None: ...
+
+
 def run_ranks(
     script: Path,
     *,
@@ -33,13 +45,15 @@ def run_ranks(
     deadline_s: float,
     env: Mapping[str, str] | None = None,
     args: Sequence[str] = (),
+    launcher: WarmLauncher | None = None,
 ) -> RunRecord:
     """Run a script on ``nproc`` ranks of this machine, and return what came of it.
 
     ``run_dir`` must be empty or not exist; it becomes the working directory of the ranks, and
     holds their output and, in ``dumps``, what they write to ``FR_DUMP_DIR``. ``env`` is added to
     this process's environment, cleared of what belongs to other jobs. A run that is not over after
-    ``deadline_s`` seconds is ended. When the call returns or raises, nothing of the run is alive.
+    ``deadline_s`` seconds is ended. ``launcher`` saves the time to start torchrun and the ranks
+    as new processes. When the call returns or raises, nothing of the run is alive.
     Raises :class:`RankLabError` for a run that cannot start.
     """
     script, run_dir = script.resolve(), run_dir.resolve()
@@ -47,30 +61,29 @@ def run_ranks(
     _check(script, nproc, run_dir, deadline_s)
     dump_dir.mkdir(parents=True)
     log_dir.mkdir()
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += [f"--nproc-per-node={nproc}", f"--log-dir={log_dir}", "--redirects=3"]
-    command += [str(script), *args]
+    arguments = ["--standalone", f"--nproc-per-node={nproc}", f"--log-dir={log_dir}"]
+    arguments += ["--redirects=3", str(script), *args]
 
     run_id = uuid.uuid4().hex
     launcher_log = log_dir / "launcher.log"
+    launcher_log.touch()
     timed_out = False
-    start = time.monotonic()
-    with _claimed_port() as port, launcher_log.open("wb") as log:
-        launcher = subprocess.Popen(
-            command,
-            cwd=run_dir,
-            env=_environment(run_id, dump_dir, _debug_port(port), env or {}),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # a Ctrl-C reaches only us, and we end the run in order
-        )
+    with _claimed_port() as port:
+        environment = _environment(run_id, dump_dir, _debug_port(port), env or {})
+        start = time.monotonic()
+        torchrun: _Launched
+        if launcher:
+            torchrun = launcher.start(
+                arguments, nproc=nproc, cwd=run_dir, env=environment, log=launcher_log
+            )
+        else:
+            torchrun = _start_torchrun(arguments, run_dir, environment, launcher_log)
         try:
             try:
-                launcher.wait(deadline_s)
+                torchrun.wait(deadline_s)
             except subprocess.TimeoutExpired:
                 timed_out = True
-                _end_launcher(launcher)
+                _end_torchrun(torchrun)
             duration_s = time.monotonic() - start
             survivors = tuple(
                 processes.describe(process)
@@ -78,12 +91,12 @@ def run_ranks(
             )
         finally:
             processes.end_all(run_id)
-            launcher.wait()
+            torchrun.wait()
 
     return RunRecord(
         script=script,
         nproc=nproc,
-        exit_status=None if timed_out else launcher.returncode,
+        exit_status=None if timed_out else torchrun.returncode,
         timed_out=timed_out,
         duration_s=duration_s,
         launcher_output=_read(launcher_log),
@@ -151,14 +164,29 @@ def _environment(
     }
 
 
-def _end_launcher(launcher: subprocess.Popen[bytes]) -> None:
+def _start_torchrun(
+    arguments: Sequence[str], cwd: Path, env: Mapping[str, str], log: Path
+) -> subprocess.Popen[bytes]:
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", "torch.distributed.run", *arguments],
+            cwd=cwd,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # a Ctrl-C reaches only us, and we end the run in order
+        )
+
+
+def _end_torchrun(torchrun: _Launched) -> None:
     """Ask torchrun to end its ranks and itself; kill it if that takes long."""
-    launcher.terminate()
+    torchrun.terminate()
     try:
-        launcher.wait(5)
+        torchrun.wait(5)
     except subprocess.TimeoutExpired:
-        launcher.kill()
-        launcher.wait()
+        torchrun.kill()
+        torchrun.wait()
 
 
 def _rank_output(log_dir: Path, rank: int) -> RankOutput:

@@ -26,6 +26,7 @@ import re
 import shutil
 import tempfile
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ from fr_analysis.attribute import attribute
 from fr_analysis.match import Progress, match
 from fr_analysis.read import read_trace
 from fr_analysis.report.tables import entry_table
-from rank_lab import RankLabError, RunRecord, run_ranks
+from rank_lab import RankLabError, RunRecord, WarmLauncher, run_ranks
 from rank_lab.claims import Claims, differences
 from site_build.captures import DUMPS_NAME, SOURCE, CaptureError, check_run, fingerprint_of
 from site_build.grid import describe_grid, draw_grid
@@ -132,13 +133,26 @@ class Shown:
     picture_alt: str
 
 
+@cache
+def _launcher() -> WarmLauncher:
+    """One for all pages that this process builds."""
+    return WarmLauncher()
+
+
 def _run(
     scenario: Scenario, folder: Path, claims: Claims, env: dict[str, str]
 ) -> tuple[RunRecord, Progress, Diagnosis]:
     # Alone in a folder, as a reader has it who has downloaded it.
     folder.mkdir()
     script = Path(shutil.copy(scenario.source, folder))
-    record = run_ranks(script, nproc=NPROC, run_dir=folder / "run", deadline_s=DEADLINE_S, env=env)
+    record = run_ranks(
+        script,
+        nproc=NPROC,
+        run_dir=folder / "run",
+        deadline_s=DEADLINE_S,
+        env=env,
+        launcher=_launcher(),
+    )
     check_run(record, 0 if env else scenario.exit_status)
     progress = match(read_trace(record.dump_dir))
     diagnosis = attribute(progress)

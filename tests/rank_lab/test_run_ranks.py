@@ -6,14 +6,26 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
 
-from rank_lab import RankLabError, RunRecord, run_ranks
+from rank_lab import RankLabError, RunRecord, WarmLauncher, run_ranks
 
 SLEEPER = "import time; time.sleep(600)"
+
+
+@pytest.fixture(scope="module", params=["new processes", "warm"])
+def run(request: pytest.FixtureRequest) -> Iterator[Callable[..., RunRecord]]:
+    """run_ranks in both ways to start: what it promises does not depend on that."""
+    if request.param == "warm":
+        with WarmLauncher() as launcher:
+            yield partial(run_ranks, launcher=launcher)
+    else:
+        yield run_ranks
 
 
 def script(folder: Path, text: str) -> Path:
@@ -33,9 +45,9 @@ def pid_from(record: RunRecord, name: str) -> int:
     return int((record.run_dir / name).read_text())
 
 
-def test_keeps_the_output_of_each_rank_apart(tmp_path: Path) -> None:
+def test_keeps_the_output_of_each_rank_apart(run: Callable[..., RunRecord], tmp_path: Path) -> None:
     lines = "for i in range(200): print(rank, i, flush=True)\nprint('bad', rank, file=sys.stderr)"
-    record = run_ranks(script(tmp_path, lines), nproc=2, run_dir=tmp_path / "run", deadline_s=60)
+    record = run(script(tmp_path, lines), nproc=2, run_dir=tmp_path / "run", deadline_s=60)
     for rank in range(2):
         output = record.ranks[rank]
         assert output.rank == rank
@@ -49,7 +61,7 @@ def test_keeps_the_output_of_each_rank_apart(tmp_path: Path) -> None:
 
 
 def test_gives_the_script_its_arguments_environment_and_a_clean_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Callable[..., RunRecord], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("RANK", "MASTER_PORT", "FR_DUMP_INTERVAL", "PYTHONUNBUFFERED", "LOCAL_RANK"):
         monkeypatch.setenv(name, "77")
@@ -59,7 +71,7 @@ def test_gives_the_script_its_arguments_environment_and_a_clean_place(
         "print(os.environ['LOCAL_RANK'], os.environ['MASTER_PORT'])"
     )
     run_dir = tmp_path / "run"
-    record = run_ranks(
+    record = run(
         script(tmp_path, text),
         nproc=1,
         run_dir=run_dir,
@@ -86,8 +98,8 @@ def test_collects_dumps_by_rank_and_stacks(tmp_path: Path) -> None:
     assert [path.name for path in record.stacks_files] == ["stacks_20260101_000000.txt"]
 
 
-def test_reports_a_failing_rank(tmp_path: Path) -> None:
-    record = run_ranks(
+def test_reports_a_failing_rank(run: Callable[..., RunRecord], tmp_path: Path) -> None:
+    record = run(
         script(tmp_path, "sys.exit(3 if rank == 1 else 0)"),
         nproc=2,
         run_dir=tmp_path / "run",
@@ -98,7 +110,9 @@ def test_reports_a_failing_rank(tmp_path: Path) -> None:
     assert "exitcode  : 3" in record.launcher_output
 
 
-def test_the_deadline_ends_ranks_and_orphans_in_other_sessions(tmp_path: Path) -> None:
+def test_the_deadline_ends_ranks_and_orphans_in_other_sessions(
+    run: Callable[..., RunRecord], tmp_path: Path
+) -> None:
     # The child ignores SIGTERM, has a session of its own, and its parent does not wait for it.
     child = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEEPER}"
     text = (
@@ -110,7 +124,7 @@ def test_the_deadline_ends_ranks_and_orphans_in_other_sessions(tmp_path: Path) -
     )
     # On a busy machine torchrun takes many seconds to start its ranks: the deadline is for after.
     start = time.monotonic()
-    record = run_ranks(script(tmp_path, text), nproc=2, run_dir=tmp_path / "run", deadline_s=25)
+    record = run(script(tmp_path, text), nproc=2, run_dir=tmp_path / "run", deadline_s=25)
     assert time.monotonic() - start < 60
     assert record.timed_out
     assert record.exit_status is None
@@ -122,12 +136,14 @@ def test_the_deadline_ends_ranks_and_orphans_in_other_sessions(tmp_path: Path) -
         assert any(line.startswith(f"{child_pid} ") for line in record.survivors)
 
 
-def test_names_and_ends_what_a_successful_run_leaves_behind(tmp_path: Path) -> None:
+def test_names_and_ends_what_a_successful_run_leaves_behind(
+    run: Callable[..., RunRecord], tmp_path: Path
+) -> None:
     text = (
         f"child = subprocess.Popen([sys.executable, '-c', {SLEEPER!r}], start_new_session=True)\n"
         "open('child', 'w').write(str(child.pid))"
     )
-    record = run_ranks(script(tmp_path, text), nproc=1, run_dir=tmp_path / "run", deadline_s=60)
+    record = run(script(tmp_path, text), nproc=1, run_dir=tmp_path / "run", deadline_s=60)
     assert record.exit_status == 0
     assert len(record.survivors) == 1
     assert "time.sleep(600)" in record.survivors[0]
@@ -178,6 +194,32 @@ def test_an_interrupt_ends_the_run(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     assert "KeyboardInterrupt" in process.communicate(timeout=60)[1]
     assert not is_alive(rank_pid)
+
+
+def test_a_warm_launcher_serves_run_after_run_and_leaves_nothing(tmp_path: Path) -> None:
+    text = "assert __name__ == '__main__'; sys.exit(rank)"
+    path = script(tmp_path, text)
+    children = psutil.Process().children()
+    with WarmLauncher() as launcher:
+        for name in "first", "second":
+            record = run_ranks(
+                path, nproc=2, run_dir=tmp_path / name, deadline_s=60, launcher=launcher
+            )
+            assert record.exit_status == 1
+            assert "exitcode  : 1" in record.launcher_output
+    assert psutil.Process().children() == children
+
+
+def test_a_warm_launcher_that_was_killed_is_named(tmp_path: Path) -> None:
+    path = script(tmp_path, "pass")
+    others = psutil.Process().children()
+    with WarmLauncher() as launcher:
+        run_ranks(path, nproc=1, run_dir=tmp_path / "run", deadline_s=60, launcher=launcher)
+        (server,) = set(psutil.Process().children()) - set(others)
+        server.kill()
+        server.wait()
+        with pytest.raises(RankLabError, match=r"warm_process\.py (has )?ended"):
+            run_ranks(path, nproc=1, run_dir=tmp_path / "again", deadline_s=60, launcher=launcher)
 
 
 def test_refuses_a_missing_script(tmp_path: Path) -> None:
