@@ -21,6 +21,7 @@ from fr_analysis.attribute.disagreements import (
     split_sides,
 )
 from fr_analysis.attribute.evidence import Describer
+from fr_analysis.attribute.group_creation import NEW_GROUP, find_group_creation
 from fr_analysis.attribute.siblings import Siblings
 from fr_analysis.attribute.stragglers import find_stragglers
 from fr_analysis.attribute.waits import Wait, WaitFinder, cycles, reachable
@@ -70,6 +71,7 @@ class _Attribution:
         self.stuck: list[StuckGroup] = []
         self.notes: list[str] = []
         self.undecided = False
+        self.creating: frozenset[int] = frozenset()
 
     def _add_waits_in(self, found: Disagreement, finder: WaitFinder) -> None:
         """Let ranks wait that came no further than a disagreement, whatever marks say.
@@ -160,6 +162,7 @@ class _Attribution:
                 self._add_disagreement(disagreement)
         if self.outdated:
             self.notes.append(self.describe.outdated(self.outdated))
+        self._add_group_creation()
         self._add_missing()
         self._add_cycles()
         self._add_stuck_devices()
@@ -172,7 +175,9 @@ class _Attribution:
         return tuple(
             rank
             for rank in sorted(self.edges)
-            if rank in self.waits and rank not in wanted and reachable(rank, self.edges) & wanted
+            if (rank in self.waits or rank in self.creating)
+            and rank not in wanted
+            and reachable(rank, self.edges) & wanted
         )
 
     def _blame(self, ranks: Iterable[int], condition: Condition) -> None:
@@ -190,6 +195,30 @@ class _Attribution:
         self.faults.append(self.describe.disagreement(found, tuple(sorted(victims))))
         self._add_front(found.group, found.number, tuple(sorted(direct)), found.odd)
 
+    def _add_group_creation(self) -> None:
+        """Ranks in ``new_group``, which stacks show and dumps do not."""
+        found = find_group_creation(self.progress, self.waits, self.edges)
+        if found is None:
+            return
+        self.creating = frozenset(found.creating)
+        others = tuple(rank for rank in self.progress.groups.world if rank not in self.creating)
+        causes = found.odd or others
+        for rank in found.creating:
+            self.edges[rank] = () if rank in causes else causes
+        if found.idle and self.waits:
+            return  # those that wait in a collective name the idle ranks
+        for rank in others:
+            self.edges[rank] = () if found.odd and rank in causes else found.creating
+            if rank in found.idle:
+                self._blame([rank], self._condition_of_missing(rank))
+        self._blame(found.odd, Condition.DISAGREES)
+        inside = [self.waits[rank] for rank in others if rank in self.waits]
+        victims = self._victims(found.odd)
+        fault = self.describe.group_creation(found, inside, victims)
+        self.faults.append(fault)
+        place = fault.group, fault.group_description, NEW_GROUP, None
+        self.stuck.append(StuckGroup(*place, waiting=found.creating, missing=causes))
+
     def _add_front(
         self, group: int, number: int | None, waiting: tuple[int, ...], missing: tuple[int, ...]
     ) -> None:
@@ -206,6 +235,8 @@ class _Attribution:
         for rank, waiting in waited_by.items():
             if rank not in self.waits and self.edges.get(rank):
                 continue  # its dump was lost, and another cause explains its silence
+            if rank in self.creating:
+                continue  # told by _add_group_creation
             own = self.waits.get(rank)
             stuck_device = (
                 own is not None
@@ -295,6 +326,8 @@ class _Attribution:
     def _add_cycles(self) -> None:
         """Ranks that wait for each other."""
         for members in cycles(self.edges):
+            if self.creating & set(members):
+                continue  # told by _add_group_creation
             inside = [self.waits[rank] for rank in members]
             groups = {wait.group for wait in inside}
             transfers = [wait for wait in inside if wait.number is None]
@@ -441,12 +474,17 @@ class _Attribution:
             operations=tuple(len(dump.operations) for dump in self.trace.dumps.values()),
             missing_dumps=missing,
             waits=tuple(
-                Edge(rank, target, self.progress.groups.groups[self.waits[rank].group].name.name)
+                Edge(rank, target, self._waits_in(rank))
                 for rank, targets in sorted(self.edges.items())
-                if rank in self.waits
+                if rank in self.waits or rank in self.creating
                 for target in targets
             ),
         )
+
+    def _waits_in(self, rank: int) -> str:
+        """The group in which a rank waits; no name where it is in ``new_group``."""
+        wait = self.waits.get(rank)
+        return self.progress.groups.groups[wait.group].name.name if wait else ""
 
     def _lacks_a_dump(self) -> bool:
         """Whether a rank's only dump could not be used; stray files and doubles are no loss."""

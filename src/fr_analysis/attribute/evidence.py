@@ -2,62 +2,22 @@
 
 from __future__ import annotations
 
-import re
-import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
 from fr_analysis.attribute.disagreements import Disagreement
+from fr_analysis.attribute.frames import code_line, main_thread
+from fr_analysis.attribute.group_creation import GroupCreation
 from fr_analysis.attribute.stragglers import Lateness
 from fr_analysis.attribute.waits import Wait
 from fr_analysis.diagnosis import Call, Condition, Fault, FaultKind, StuckGroup, Suspect
 from fr_analysis.match.progress import Join, Progress
 from fr_analysis.match.semantics import is_batch_end, operation_name
-from fr_analysis.trace import UNKNOWN, Completion, Frame, RankStacks, ThreadStack
-
-_TORCH = re.compile(
-    r"[/\\](?:site|dist)-packages[/\\](?:torch|torchcomms|functorch)[/\\]"
-    r"|(?:^|[/\\])torch[/\\](?:distributed|nn|utils|autograd|cuda|optim|_[a-z]+)[/\\]"
-    r"|^(?:torch|torchcomms|functorch)[/\\]"  # py-spy shortens names
-)
-_STANDARD_LIBRARY = re.compile(r"[/\\]lib[/\\]python3\.\d+[/\\](?!site-packages|dist-packages)|^<")
-
+from fr_analysis.trace import UNKNOWN, Completion
 
 FRESH_NS = 1_000_000_000
-
-
-def code_line(frames: Sequence[Frame]) -> Frame | None:
-    """The innermost frame outside torch and the standard library.
-
-    Args:
-        frames: innermost first.
-
-    Returns:
-        The frame, or None where there is none.
-    """
-    for frame in frames:
-        if not _TORCH.search(frame.filename) and not _is_standard_library(frame.filename):
-            return frame
-    return None
-
-
-def _is_standard_library(filename: str) -> bool:
-    if _STANDARD_LIBRARY.search(filename):
-        return True
-    # py-spy writes threading.py and multiprocessing/connection.py.
-    top = re.split(r"[/\\]", filename, maxsplit=1)[0].removesuffix(".py")
-    return top in sys.stdlib_module_names and top != "test"
-
-
-def main_thread(stacks: RankStacks) -> ThreadStack | None:
-    """The thread that runs the program: its outermost frame is the module."""
-    with_frames = [thread for thread in stacks.threads if thread.frames]
-    for thread in with_frames:
-        if thread.frames[-1].name == "<module>":
-            return thread
-    return with_frames[-1] if with_frames else None
 
 
 def ranks_text(ranks: Iterable[int]) -> str:
@@ -302,6 +262,55 @@ class Describer:
                 + (": it cannot be, since a member never joined" if told else "")
             )
         return self._fault(kind, group, joins, suspects, victims, evidence)
+
+    def group_creation(
+        self, found: GroupCreation, waits: Sequence[Wait], victims: tuple[int, ...]
+    ) -> Fault:
+        """A fault from ranks that are in ``new_group`` while others are not."""
+        at = f", called at {found.code}" if found.code else ""
+        evidence = [
+            f"by their stacks {named_ranks(found.creating)} {_verb(found.creating, 'is', 'are')} "
+            f"in new_group{at}: it leaves no entry, and ends when every member has called it"
+        ]
+        joins: list[Join] = []
+        if found.idle:
+            evidence.append(
+                f"{named_ranks(found.idle)} {_verb(found.idle, 'is', 'are')} neither there nor "
+                "in any collective"
+            )
+        else:
+            first = min(waits, key=self.entered_ns)
+            joins = self._joins(first.group, first.number, [first.rank])
+            for wait in waits:
+                call = self._call_of(wait.rank, wait.row, (wait.rank,))
+                there = self._joins(wait.group, wait.number, [wait.rank])
+                at = f" at {call.code}" if call.code else ""
+                evidence.append(
+                    f"rank {wait.rank} waits in {self._place(wait.group, there)}{at} instead"
+                )
+            evidence.append(
+                f"{named_ranks(found.odd)} {_verb(found.odd, 'stands', 'stand')} against "
+                f"{len(self._progress.groups.world) - len(found.odd)} that agree"
+                if found.odd
+                else "no side has a clear majority, so no rank is blamed"
+            )
+        world = self._progress.groups.world
+        index = next((g.index for g in self._progress.groups.groups if g.members == world), None)
+        name = self._progress.groups.groups[index].name if index is not None else None
+        created = Call("new_group", "new_group", None, None, None, found.creating, found.code)
+        return Fault(
+            kind=FaultKind.RANK_MISSING if found.idle else FaultKind.OPERATION_MISMATCH,
+            group=name.name if name else "",
+            group_description=name.description if name else "",
+            group_members=world,
+            collective="new_group" if found.idle else operation_name(joins[0].signature.operation),
+            collective_seq_id=self._recorded(joins) if joins else None,
+            suspects=found.odd,
+            victims=victims,
+            calls=(created, *self._calls(joins)),
+            evidence=tuple(evidence),
+            first_seen_ns=self._first_seen(join.created_ns for join in joins),
+        )
 
     def cycle(
         self,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fr_analysis.attribute.evidence import code_line, main_thread
+from fr_analysis.attribute.frames import code_line, main_thread
 from fr_analysis.errors import UnreadableDump
 from fr_analysis.read import read_trace
 from fr_analysis.read.files import rank_of_stacks_name
