@@ -5,7 +5,7 @@ A process group that not every rank created
 A group is made when all of its members call ``new_group``. Where one of them takes another path,
 the others wait in a call that no recorder notes.
 
-:Symptom: One rank waits in a collective, its peers wait and are in none
+:Symptom: One rank waits in a collective, its peers are in none
 :Tags: process groups, start-up, control flow
 :Verdict: operation_mismatch in all_reduce
 :Suspects: 3

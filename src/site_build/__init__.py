@@ -2,7 +2,7 @@
 
 from sphinx.application import Sphinx
 
-from site_build import cards, demos, gallery_index, pages
+from site_build import cards, demos, gallery, gallery_index, pages
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
@@ -10,5 +10,6 @@ def setup(app: Sphinx) -> dict[str, bool]:
     cards.setup(app)
     pages.setup(app)
     demos.setup(app)
+    gallery.setup(app)
     gallery_index.setup(app)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

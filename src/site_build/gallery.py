@@ -30,6 +30,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 from sphinx_gallery.scrapers import figure_rst
 
@@ -48,6 +49,13 @@ NPROC = 4
 DEADLINE_S = 120.0
 HEALTHY = "healthy"
 
+# What sphinx-gallery adds below a page: what a script prints outside torchrun, and an archive that
+# holds nothing but the script.
+_ADDED = re.compile(
+    r"^\.\. rst-class:: sphx-glr-script-out\n\n(?: .*\n|\n)+"
+    r"|^ +\.\. container:: sphx-glr-download sphx-glr-download-zip\n\n +:download:.*\n",
+    re.MULTILINE,
+)
 _FIELD = re.compile(r"^:(?P<name>[A-Z][a-z ]+): (?P<value>.*)$", re.MULTILINE)
 
 
@@ -274,3 +282,13 @@ def show_run(block: Any, block_vars: dict[str, Any], gallery_conf: dict[str, Any
     image.write_text(shown.picture, encoding="utf-8")
     picture = figure_rst([str(image)], gallery_conf["src_dir"], shown.picture_alt)
     return "\n\n" + _page(scenario, shown, picture + "\n\n")
+
+
+def _leave_out_added(app: Sphinx, docname: str, source: list[str]) -> None:
+    if re.fullmatch(r"intermediate/hang_gallery/(?!index).*", docname):
+        source[0] = _ADDED.sub("", source[0])
+
+
+def setup(app: Sphinx) -> None:
+    """Register with Sphinx."""
+    app.connect("source-read", _leave_out_added)
