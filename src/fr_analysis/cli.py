@@ -222,7 +222,7 @@ def _answer(options: argparse.Namespace, trace: Trace) -> tuple[str, ExitStatus]
             diagnosis, faults=diagnosis.faults[:cap], notes=(*diagnosis.notes, hidden)
         )
     if options.format != "text":
-        return FORMATS[options.format](shown), exit_status(diagnosis)
+        return FORMATS[options.format](shown, progress), exit_status(diagnosis)
     answer = render_text(shown, stacks=options.print_stack_trace)
     return "\n".join([answer, *_tables(options, trace, progress)]), exit_status(diagnosis)
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from fr_analysis.diagnosis import Diagnosis
+from fr_analysis.match import Progress
 from fr_analysis.report.json_report import diagnosis_as_dict, render_json, schema
 from fr_analysis.report.text import headline, render_text
 
 __all__ = ["FORMATS", "diagnosis_as_dict", "headline", "render_json", "render_text", "schema"]
 
-FORMATS: Mapping[str, Callable[[Diagnosis], str]] = {"text": render_text, "json": render_json}
-"""What ``--format`` offers: a name, and what renders a diagnosis so."""
+FORMATS: Mapping[str, Callable[[Diagnosis, Progress], str]] = {
+    "text": lambda diagnosis, _: render_text(diagnosis),
+    "json": lambda diagnosis, _: render_json(diagnosis),
+}
+"""What ``--format`` offers: a name, and what renders a diagnosis and the matched dumps so."""
