@@ -38,11 +38,11 @@ from fr_analysis import Diagnosis, FrAnalysisError, render_text
 from fr_analysis.attribute import attribute
 from fr_analysis.match import Progress, match
 from fr_analysis.read import read_trace
+from fr_analysis.report.grid import describe_grid, draw_grid
 from fr_analysis.report.tables import entry_table
 from rank_lab import RankLabError, RunRecord, WarmLauncher, run_ranks
 from rank_lab.claims import Claims, differences
 from site_build.captures import DUMPS_NAME, SOURCE, CaptureError, check_run, fingerprint_of
-from site_build.grid import describe_grid, draw_grid
 from site_build.stable import stabilize
 
 NPROC = 4

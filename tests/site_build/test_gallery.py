@@ -16,11 +16,11 @@ from fr_analysis.attribute import attribute
 from fr_analysis.match import Progress, match
 from fr_analysis.read import read_trace
 from fr_analysis.read.decode import decode
+from fr_analysis.report.grid import draw_grid
 from fr_analysis.trace import Completion
 from rank_lab.claims import Claims, differences
 from site_build.captures import CaptureError
 from site_build.gallery import Scenario, kept_dumps, load_scenario
-from site_build.grid import draw_grid
 from site_build.recorded_job import scripts, split
 from support import ROOT, sphinx_build
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from html import escape
 
-from fr_analysis import Diagnosis
 from fr_analysis.attribute.evidence import ranks_text
+from fr_analysis.diagnosis import Diagnosis
 from fr_analysis.match import ProcessGroup, Progress
 from fr_analysis.match.semantics import operation_name
 from fr_analysis.trace import Completion
