@@ -1,10 +1,13 @@
 """Fixtures for tests of several folders."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser, sync_playwright
 
-from support import ROOT, sphinx_build
+from site_build.browser import CHROMIUM_OPTIONS, find_chromium
+from support import ROOT, Watched, sphinx_build
 
 
 @pytest.fixture(scope="session")
@@ -13,3 +16,21 @@ def site() -> Path:
     built = sphinx_build(ROOT, ROOT / "_build" / "html")
     assert built.returncode == 0, built.stdout[-2000:] + built.stderr[-4000:]
     return ROOT / "_build" / "html"
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Debian's Chromium, or another one that is installed."""
+    path = find_chromium()
+    if path is None:
+        pytest.skip("no Chromium here: `make browser` installs Debian's")
+    with sync_playwright() as playwright:
+        yield playwright.chromium.launch(executable_path=path, args=list(CHROMIUM_OPTIONS))
+
+
+@pytest.fixture
+def watched(browser: Browser) -> Iterator[Watched]:
+    """An empty page, and whatever goes wrong in it."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    yield Watched(context.new_page())
+    context.close()

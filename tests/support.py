@@ -1,8 +1,12 @@
-"""What tests of several folders need: this checkout, and how its site is built."""
+"""What tests of several folders need: this checkout, how its site is built, a page under watch."""
 
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -17,3 +21,29 @@ def sphinx_build(source: Path, output: Path) -> subprocess.CompletedProcess[str]
         timeout=1500,
         check=False,
     )
+
+
+class Watched:
+    """A page in a real browser, with what it asked for and complained about."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.requests: list[str] = []
+        self.complaints: list[str] = []
+        page.on("request", lambda request: self.requests.append(request.url))
+        page.on("console", lambda message: self._complain(message.type, message.text))
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+
+    def _complain(self, kind: str, text: str) -> None:
+        if kind in ("error", "warning"):
+            self.complaints.append(text)
+
+    def serious_faults(self) -> list[str]:
+        """What axe finds wrong with the page's accessibility, minor faults left out."""
+        found: list[dict[str, Any]] = Axe().run(self.page).response["violations"]
+        return [
+            f"{fault['id']}: {node['html'][:200]}"
+            for fault in found
+            if fault["impact"] in ("serious", "critical")
+            for node in fault["nodes"]
+        ]

@@ -11,8 +11,17 @@ from fr_analysis.report.text import headline, render_text
 
 __all__ = ["FORMATS", "diagnosis_as_dict", "headline", "render_json", "render_text", "schema"]
 
+
+def _render_html(diagnosis: Diagnosis, progress: Progress) -> str:
+    # Templates and plots take their time to load: only for those who want them.
+    from fr_analysis.report.html import render_html
+
+    return render_html(diagnosis, progress)
+
+
 FORMATS: Mapping[str, Callable[[Diagnosis, Progress], str]] = {
     "text": lambda diagnosis, _: render_text(diagnosis),
     "json": lambda diagnosis, _: render_json(diagnosis),
+    "html": _render_html,
 }
 """What ``--format`` offers: a name, and what renders a diagnosis and the matched dumps so."""

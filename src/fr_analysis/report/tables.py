@@ -24,7 +24,7 @@ def _table(rows: list[list[object]], headers: list[str]) -> str:
     return tabulate(rows, headers=headers, tablefmt="plain", disable_numparse=True)
 
 
-def _operation_text(signature: Signature) -> str:
+def operation_text(signature: Signature) -> str:
     size = elements(signature.input_sizes or signature.output_sizes)
     dtypes = "/".join(dict.fromkeys(signature.input_dtypes or signature.output_dtypes or ()))
     inside = " ".join(str(part) for part in (size, dtypes) if part not in (None, ""))
@@ -41,7 +41,7 @@ def _oldest_pending(dump: RankDump, groups: Collection[str]) -> str:
     for row in range(len(operations)):
         group = str(dump.groups[operations.group[row]])
         if operations.completion[row] == Completion.PENDING and _wanted(group, groups):
-            text = _operation_text(dump.signatures[operations.signature[row]])
+            text = operation_text(dump.signatures[operations.signature[row]])
             return f"{text} #{operations.number[row]} of {group}"
     return ""
 
@@ -142,7 +142,7 @@ def entry_table(
             for join in progress.joins(group.index, number):
                 state = _STATES[join.completion]
                 cells.setdefault(join.rank, []).append(
-                    f"{_operation_text(join.signature)} {state}".strip()
+                    f"{operation_text(join.signature)} {state}".strip()
                 )
             rows.append([number, *("; ".join(cells.get(rank, ["-"])) for rank in shown)])
         headers = ["#", *(f"Rank {rank}" for rank in shown)]
@@ -167,7 +167,7 @@ def _transfer_table(trace: Trace, ranks: Collection[int], groups: Collection[str
                         rank,
                         number if number != UNKNOWN else "",
                         group,
-                        _operation_text(dump.signatures[operations.signature[row]]),
+                        operation_text(dump.signatures[operations.signature[row]]),
                         _STATES[Completion(int(operations.completion[row]))],
                     ]
                 )

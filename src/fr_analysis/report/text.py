@@ -19,7 +19,7 @@ _CONDITIONS = {
     Condition.LATE: "joins late again and again",
 }
 
-_KINDS = {
+KINDS = {
     "rank_missing": "a rank is missing",
     "operation_mismatch": "ranks call different operations",
     "size_mismatch": "ranks pass tensors of different size",
@@ -32,6 +32,7 @@ _KINDS = {
     "no_progress": "everyone joined and nothing moves",
     "straggler": "a rank is late",
 }
+"""A kind of fault in words."""
 
 
 def headline(diagnosis: Diagnosis) -> str:
@@ -55,8 +56,17 @@ def _stack_lines(stack: Sequence[Frame]) -> list[str]:
     return [f"    {frame}" for frame in stack]
 
 
-def _alike(details: Sequence[Suspect], stacks: bool) -> list[tuple[list[int], list[str]]]:
-    """Suspects of whom the same is known, put together: a dead node takes many ranks along."""
+def alike_suspects(
+    details: Sequence[Suspect], *, stacks: bool = False
+) -> list[tuple[list[int], list[str]]]:
+    """Suspects of whom the same is known, put together: a dead node takes many ranks along.
+
+    Args:
+        details: the suspects. stacks: add their stacks.
+
+    Returns:
+        Ranks, and lines on what is known of each of them.
+    """
     found: dict[tuple[str, ...], list[int]] = {}
     for suspect in details:
         found.setdefault(tuple(_known_of(suspect, stacks)), []).append(suspect.rank)
@@ -84,7 +94,7 @@ def _known_of(suspect: Suspect, stacks: bool) -> list[str]:
 
 def _fault_lines(fault: Fault, position: int, total: int, stacks: bool) -> list[str]:
     order = f"Fault {position} of {total}" if total > 1 else "Fault"
-    lines = [f"{order}: {fault.kind.value} ({_KINDS[fault.kind.value]})"]
+    lines = [f"{order}: {fault.kind.value} ({KINDS[fault.kind.value]})"]
     lines.extend(f"  {text}" for text in fault.evidence)
     if fault.victims:
         lines.append(f"  victims: {named_ranks(fault.victims)}")
@@ -108,7 +118,7 @@ def render_text(diagnosis: Diagnosis, *, stacks: bool = False) -> str:
     lines = [headline(diagnosis), ""]
     if diagnosis.details:
         lines.append("Suspects")
-        for ranks, (condition, *rest) in _alike(diagnosis.details, stacks):
+        for ranks, (condition, *rest) in alike_suspects(diagnosis.details, stacks=stacks):
             lines.append(f"  {named_ranks(ranks)}: {condition}")
             lines.extend(f"  {line}" for line in rest)
         lines.append("")
