@@ -13,7 +13,8 @@ import dataclasses
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Collection, Iterable, Sequence
 from enum import IntEnum
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from fr_analysis.attribute import attribute
 from fr_analysis.debug_dumps import write_json_copies
 from fr_analysis.diagnosis import Diagnosis, Verdict
 from fr_analysis.errors import FrAnalysisError
+from fr_analysis.live import End, Snapshot, collect, examine, watch
 from fr_analysis.match import Progress, match
 from fr_analysis.read import read_trace
 from fr_analysis.report import FORMATS, render_text
@@ -46,6 +48,9 @@ exit status:
   3  undetermined: the dumps do not decide, or some could not be read
 """
 
+_TIMEOUT_S = 10.0
+_STUCK_AFTER_S = 60.0
+
 _PROGRESS_FROM = 64
 """Fewer dumps than this are read before a progress bar could be of use."""
 
@@ -69,6 +74,17 @@ def _positive(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a number from 1 on")
     return int(text)
+
+
+def _seconds(text: str) -> float:
+    """Read a time that a person can wait for."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0.1 <= seconds <= 1_000_000:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected seconds, 0.1 or more")
+    return seconds
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -111,6 +127,32 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         type=_positive,
         help="with --transform-ft: how many ranks one replica has",
+    )
+
+    live = parser.add_argument_group("a running job, instead of PATH")
+    add = live.add_argument
+    add(
+        "--url",
+        metavar="URL",
+        help="ask the job's debug server, http://HOST:25999 on rank 0's host, and answer at once",
+    )
+    add(
+        "--watch",
+        metavar="SECONDS",
+        type=_seconds,
+        help="ask again and again; end with the answer when the job is stuck, or over",
+    )
+    add(
+        "--stuck-after",
+        metavar="SECONDS",
+        type=_seconds,
+        help=f"with --watch: how long a stuck job must have stood still ({_STUCK_AFTER_S:g})",
+    )
+    add(
+        "--timeout",
+        metavar="SECONDS",
+        type=_seconds,
+        help=f"how long a rank has to answer ({_TIMEOUT_S:g})",
     )
 
     shown = parser.add_argument_group("what is shown")
@@ -208,12 +250,12 @@ def _tables(options: argparse.Namespace, trace: Trace, progress: Progress) -> li
     return tables
 
 
-def _answer(options: argparse.Namespace, trace: Trace) -> tuple[str, ExitStatus]:
+def _answer(
+    options: argparse.Namespace, progress: Progress, diagnosis: Diagnosis
+) -> tuple[str, ExitStatus]:
     """What is printed, and the exit status."""
-    progress = match(trace)
     if options.just_print_entries:
         return entry_table(progress, options.ranks, options.groups), ExitStatus.HEALTHY
-    diagnosis = attribute(progress)
     shown = diagnosis
     cap = options.mismatch_cap
     if cap is not None and len(diagnosis.faults) > cap:
@@ -224,7 +266,8 @@ def _answer(options: argparse.Namespace, trace: Trace) -> tuple[str, ExitStatus]
     if options.format != "text":
         return FORMATS[options.format](shown, progress), exit_status(diagnosis)
     answer = render_text(shown, stacks=options.print_stack_trace)
-    return "\n".join([answer, *_tables(options, trace, progress)]), exit_status(diagnosis)
+    tables = _tables(options, progress.trace, progress)
+    return "\n".join([answer, *tables]), exit_status(diagnosis)
 
 
 def _write(text: str, target: Path | None) -> None:
@@ -264,9 +307,61 @@ def _run(options: argparse.Namespace, path: str) -> ExitStatus:
         sources = [dump.source for dump in trace.dumps.values()]
         for line in write_json_copies(sources, options.output):
             print(f"fr-analysis: {line}", file=sys.stderr)
-    text, status = _answer(options, trace)
+    progress = match(trace)
+    text, status = _answer(options, progress, attribute(progress))
     _write(text, None if options.debug else options.output)
     return status
+
+
+def _run_live(options: argparse.Namespace) -> int:
+    """Ask a running job, once or until it is stuck or over."""
+    timeout_s = options.timeout or _TIMEOUT_S
+
+    def take(silent: Collection[int]) -> Snapshot:
+        return collect(options.url, timeout_s, silent)
+
+    if options.watch is None:
+        reading, diagnosis = examine(take)
+        text, status = _answer(options, reading.progress, diagnosis)
+        _write(text, options.output)
+        return status
+
+    def tell(line: str) -> None:
+        print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
+
+    watched = watch(take, options.watch, options.stuck_after or _STUCK_AFTER_S, tell)
+    status = ExitStatus.HEALTHY
+    if watched.reading is not None and watched.diagnosis is not None:
+        text, told = _answer(options, watched.reading.progress, watched.diagnosis)
+        _write(text, options.output)
+        # What was seen just before a job ended is no verdict: its ranks end one by one.
+        status = told if watched.end is End.STUCK or watched.stands else ExitStatus.HEALTHY
+    return 128 + 2 if watched.end is End.INTERRUPTED else status
+
+
+def _check_live(options: argparse.Namespace) -> str | None:
+    """What is wrong with the options for a running job, if anything."""
+    own = {"--watch": options.watch, "--stuck-after": options.stuck_after}
+    own["--timeout"] = options.timeout
+    given = [name for name, value in own.items() if value is not None]
+    if options.url is None:
+        return f"{given[0]} asks a running job: it needs --url URL" if given else None
+    if options.stuck_after is not None and options.watch is None:
+        return "--stuck-after needs --watch SECONDS: one look does not tell how long a job stands"
+    files = {
+        "PATH": options.path,
+        "--fr-path": options.fr_path,
+        "--pattern": options.pattern,
+        "--stacks": options.stacks,
+        "--expected-world-size": options.expected_world_size,
+        "--transform-ft": options.transform_ft,
+        "--group-world-size": options.group_world_size,
+        "--debug": options.debug and os.environ.get("FR_DEBUG") != "1",
+    }
+    clash = next((name for name, value in files.items() if value), None)
+    return (
+        f"{clash} is about files: it does not go with --url, which asks the job" if clash else None
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -280,9 +375,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parser = _parser()
     options = parser.parse_args(arguments)
+    wrong = _check_live(options)
+    if wrong:
+        parser.error(wrong)
     path = options.path or options.fr_path
-    if path is None:
-        parser.error("no PATH given: name the directory that holds the dumps")
+    if path is None and options.url is None:
+        parser.error("no PATH given: name the directory that holds the dumps, or a job by --url")
     if options.path and options.fr_path and options.path != options.fr_path:
         parser.error("PATH and --fr-path name different places: give one of them")
     tables = options.just_print_entries or options.verbose or options.health_check
@@ -292,7 +390,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not os.path.isfile(stacks):
             parser.error(f"--stacks {stacks}: no such file")
     try:
-        return _run(options, path)
+        return _run(options, path) if options.url is None else _run_live(options)
     except FrAnalysisError as error:
         print(f"fr-analysis: {error}", file=sys.stderr)
         return ExitStatus.BAD_INPUT

@@ -180,8 +180,18 @@ def _load_pickle(stream: io.BufferedReader[Any]) -> object:
         raise UnreadableDump(f"is a damaged pickle ({type(error).__name__}: {error})") from None
 
 
-def _load_json(content: bytes) -> object:
-    """One JSON document, or JSON lines of which the last complete one is the newest dump."""
+def load_json(content: bytes) -> object:
+    """Read one JSON document, or JSON lines of which the last complete one is the newest dump.
+
+    Args:
+        content: UTF-8, with or without a byte order mark.
+
+    Returns:
+        Plain data.
+
+    Raises:
+        UnreadableDump: it is no JSON, or nested too deeply.
+    """
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -204,7 +214,7 @@ def _decode_stream(stream: io.BufferedReader[Any]) -> object:
     if head[:1] == _PICKLE:
         return _load_pickle(stream)
     if head.removeprefix(codecs.BOM_UTF8).lstrip()[:1] in (b"{", b"["):
-        return _load_json(_read_bounded(stream, MAX_FILE_BYTES))
+        return load_json(_read_bounded(stream, MAX_FILE_BYTES))
     raise NotADump("is neither a pickle nor JSON; expected a Flight Recorder dump")
 
 

@@ -70,6 +70,21 @@ def _one_line(text: str) -> str:
     return "".join(char for char in text[:200] if char.isprintable())
 
 
+def stacks_of_rank(rank: int, source: Path, text: str) -> RankStacks:
+    """Read what one rank answered when it was asked for its stacks.
+
+    Args:
+        rank: the rank.
+        source: where the text came from, for messages.
+        text: faulthandler's text, as a worker of the debug server answers ``dump_traceback``,
+            or the output of ``py-spy dump``.
+
+    Returns:
+        Its threads, or an ``error`` where the text holds none.
+    """
+    return _read_section(rank, source, text.splitlines(), "")
+
+
 def read_stacks(path: Path) -> dict[int, RankStacks]:
     """Read one snapshot.
 

@@ -1,0 +1,414 @@
+"""From a debug server (``torch.distributed.debug``, torch 2.13) to what its ranks have recorded.
+
+The server has a front page on rank 0's host and a worker in every rank's process. Which rank
+listens where is a key ``debug_server/rank<N>`` of the job's store, value ``http://HOST:PORT``,
+and the page ``/tcpstore`` lists all keys. Workers answer ``POST /handler/<name>``:
+``fr_trace_json``, ``dump_nccl_trace_json`` and ``torchcomms_fr_trace_json`` with the recorder's
+dump as JSON, each only where there is such a recorder, and ``dump_traceback`` with
+faulthandler's text. They do so from threads of their own while the program hangs.
+
+Where no worker can be reached from here, behind a firewall or a tunnel, the front's own pages
+pass on what it has collected: HTML with one ``<h2>Rank N: URL</h2><pre>...</pre>`` per rank. They
+wait for a silent rank as long as the job has set (60 s).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import re
+import time
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from fr_analysis.attribute.evidence import named_ranks
+from fr_analysis.errors import FrAnalysisError, UnreadableDump
+from fr_analysis.live.fetch import Address, Answer, Contact, ask
+from fr_analysis.read.decode import load_json
+from fr_analysis.read.dump import MAX_RANK, build_dump
+from fr_analysis.read.stacks import stacks_of_rank
+from fr_analysis.trace import RankDump, RankStacks, Trace, Unread
+
+RECORDERS = {
+    "fr_trace_json": "/fr_trace_json",
+    "dump_nccl_trace_json": "/fr_trace_nccl_json",
+    "torchcomms_fr_trace_json": "/torchcomms_fr_trace_json",
+}
+"""The workers' names of the recorders, and the front's pages of them."""
+STACKS = "dump_traceback"
+STACKS_PAGE = "/stacks"
+
+AT_ONCE = 64
+"""Ranks that are asked at the same time; each takes four connections."""
+MOST_SILENT = 6 * AT_ONCE
+"""After so many silent ranks the rest is not asked: that took six timeouts."""
+PAGE_S = 60.0
+"""How long the front's pages wait for a silent rank if the job sets nothing else."""
+
+_KEY = re.compile(
+    r"^\s*debug_server/rank(\d{1,6}): b(['\"])(?:http://([^'\"\s/]+):(\d{1,5})\2)?", re.M
+)
+_HEADING = re.compile(r"^\s*<h2>Rank (\d{1,6}): http://([^/\s<>]+):(\d{1,5})/[^<\n]*</h2>", re.M)
+_PRE = re.compile(r"<pre>(.*)</pre>", re.S)
+_FAILED = re.compile(r"<p>Failed to fetch: status=(\d{3})</p>")
+
+
+class NoServerError(FrAnalysisError):
+    """No debug server answers at an address, or what answers is none.
+
+    ``is_gone``: nobody listens there at all.
+    """
+
+    def __init__(self, message: str, *, is_gone: bool = False) -> None:
+        super().__init__(message)
+        self.is_gone = is_gone
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What all ranks had recorded at one moment.
+
+    Attributes:
+        trace: their dumps and stacks.
+        taken_ns: when it was asked for, on this host's clock.
+        notes: which ranks did not answer, and why.
+        silent: ranks that did not answer at all.
+        alone: no rank answered.
+    """
+
+    trace: Trace
+    taken_ns: int
+    notes: tuple[str, ...] = ()
+    silent: frozenset[int] = frozenset()
+
+    @property
+    def alone(self) -> bool:
+        """Whether nobody answered."""
+        return not self.trace.dumps
+
+
+@dataclass(slots=True)
+class _Rank:
+    """What one rank answered, read."""
+
+    rank: int
+    source: Path
+    dumps: dict[str, RankDump] = field(default_factory=dict)
+    unreadable: str | None = None
+    stacks: RankStacks | None = None
+    trouble: tuple[Contact, str] | None = None
+
+
+def parse_url(url: str) -> Address:
+    """Read the address of a debug server's front page.
+
+    Args:
+        url: ``http://HOST:PORT``, with or without the scheme and a path.
+
+    Returns:
+        The address; the port is 25999 where none is given.
+
+    Raises:
+        NoServerError: it is no such address.
+    """
+    found = re.fullmatch(
+        r"(?:http://)?(?:\[([0-9A-Fa-f:.%]+)\]|([^\s/:@\[\]]+))(?::(\d{1,5}))?(?:/.*)?", url.strip()
+    )
+    if not found or not 0 < int(found[3] or 25999) < 65536:
+        raise NoServerError(f"--url {url}: expected http://HOST:PORT, such as http://node0:25999")
+    return Address(found[1] or found[2], int(found[3] or 25999))
+
+
+# -- reading what was answered ----------------------------------------------------------------
+
+
+def _read_rank(
+    rank: int, address: Address | None, answers: Mapping[str, Answer], taken_ns: int
+) -> _Rank:
+    """Read what one rank answered to all questions."""
+    found = _Rank(rank, Path(str(address or "no address")))
+    for name in RECORDERS:
+        answer = answers[name]
+        if answer.status == 404:
+            continue  # a recorder that this build of torch does not have
+        if not answer.is_good:
+            why = answer.error or f"it answered {name} with status {answer.status}"
+            if answer.contact is not Contact.ANSWERED:
+                found.trouble = answer.contact, why
+            else:
+                found.unreadable = why
+            continue
+        try:
+            dump = build_dump(load_json(answer.body), rank, found.source)
+            found.dumps[name] = replace(dump, written_ns=taken_ns)
+        except UnreadableDump as error:
+            found.unreadable = f"what it answered to {name} {error}"
+    if not found.dumps and not found.unreadable and not found.trouble:
+        found.unreadable = "it has no Flight Recorder to ask: it answered 404 to all of them"
+    stacks = answers[STACKS]
+    if stacks.is_good:
+        text = stacks.body.decode("utf-8", errors="replace")
+        found.stacks = stacks_of_rank(rank, found.source, text)
+    else:
+        why = stacks.error or f"status {stacks.status}"
+        found.stacks = RankStacks(rank, found.source, (), f"no stacks: {why}")
+    return found
+
+
+_TROUBLES = {
+    Contact.SILENT: "took the connection but did not answer ({reason}): the process is stopped "
+    "or its host is overloaded",
+    Contact.GONE: "did not answer ({reason}): the process has ended, most likely",
+    Contact.UNREACHABLE: "could not be reached ({reason})",
+}
+
+
+def _trouble_notes(ranks: Iterable[_Rank]) -> list[str]:
+    """One note per way in which ranks did not answer."""
+    alike: dict[tuple[Contact, str], list[_Rank]] = defaultdict(list)
+    for found in ranks:
+        if found.trouble and not found.dumps:
+            alike[found.trouble].append(found)
+    notes = []
+    for (contact, reason), silent in alike.items():
+        who = named_ranks([found.rank for found in silent])
+        if len(silent) == 1:
+            who += f" at {silent[0].source}"
+        notes.append(f"{who} {_TROUBLES[contact].format(reason=reason)}")
+    return notes
+
+
+def _snapshot(ranks: list[_Rank], taken_ns: int) -> Snapshot:
+    """Put the ranks' answers together, of the recorder that most of the job uses."""
+    recorded = {
+        name: sum(len(found.dumps[name].operations) for found in ranks if name in found.dumps)
+        for name in RECORDERS
+    }
+    used = max(recorded, key=lambda name: recorded[name])
+    others = [name for name, count in recorded.items() if count and name != used]
+    dumps: dict[int, RankDump] = {}
+    for found in ranks:
+        dump = found.dumps.get(used) or next(iter(found.dumps.values()), None)
+        if dump is not None:
+            dumps[found.rank] = dump
+    notes = _trouble_notes(ranks)
+    if others:
+        notes.append(
+            f"the job records in {', '.join(others)} as well, which is left out: this answer is "
+            f"about {used} only"
+        )
+    if dumps and not any(recorded.values()):
+        notes.append(
+            "no rank has recorded an operation: where the recorder is off, "
+            "TORCH_FR_BUFFER_SIZE=2000 in the job's environment switches it on"
+        )
+    speechless = [r.rank for r in ranks if r.dumps and r.stacks and not r.stacks.threads]
+    if speechless:
+        notes.append(
+            f"{named_ranks(speechless)} answered what was recorded but not its stacks, so the line "
+            "of code that it is at is not known"
+        )
+    return Snapshot(
+        trace=Trace(
+            dumps=dumps,
+            stacks={r.rank: r.stacks for r in ranks if r.stacks and r.stacks.threads},
+            unread=tuple(
+                Unread(found.source, found.unreadable, found.rank)
+                for found in ranks
+                if found.unreadable and not found.dumps
+            ),
+            expected_world_size=len(ranks),
+        ),
+        taken_ns=taken_ns,
+        notes=tuple(notes),
+        silent=frozenset(r.rank for r in ranks if r.trouble and not r.dumps),
+    )
+
+
+# -- asking ---------------------------------------------------------------------------------
+
+
+async def _ask_rank(
+    rank: int, address: Address | None, timeout_s: float, known: Answer | None
+) -> _Rank:
+    """Ask one rank everything at once, and read it in a thread: others are being asked."""
+    taken_ns = time.time_ns()
+    names = [*RECORDERS, STACKS]
+    if address is None:
+        known = Answer(Contact.UNREACHABLE, error="the job's store holds no address of it")
+    if known is not None or address is None:
+        answers = dict.fromkeys(names, known or Answer(Contact.UNREACHABLE))
+    else:
+        asked = (ask(address, "POST", f"/handler/{name}", timeout_s=timeout_s) for name in names)
+        answers = dict(zip(names, await asyncio.gather(*asked), strict=True))
+    return await asyncio.to_thread(_read_rank, rank, address, answers, taken_ns)
+
+
+async def _ask_ranks(
+    addresses: Mapping[int, Address | None], timeout_s: float, silent: Collection[int]
+) -> list[_Rank]:
+    """Ask all ranks, so many at once; waiting takes a few timeouts altogether at most."""
+    again = Answer(Contact.SILENT, error=f"no answer within {timeout_s:g} s")
+    late = Answer(Contact.UNREACHABLE, error="not asked: too many others did not answer")
+    ranks: list[_Rank] = []
+    waiting = sorted(addresses)[::-1]
+    running: set[asyncio.Task[_Rank]] = set()
+    given_up = 0
+    while waiting or running:
+        while waiting and len(running) < AT_ONCE:
+            rank = waiting.pop()
+            known = again if rank in silent else late if given_up > MOST_SILENT else None
+            asked = _ask_rank(rank, addresses[rank], timeout_s, known)
+            running.add(asyncio.create_task(asked))
+        done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        ranks.extend(task.result() for task in done)
+        given_up = sum(1 for found in ranks if found.trouble and found.rank not in silent)
+    return sorted(ranks, key=lambda found: found.rank)
+
+
+def collect_ranks(
+    addresses: Mapping[int, Address | None], timeout_s: float, silent: Collection[int] = ()
+) -> Snapshot:
+    """Ask every rank's worker for what it has recorded and for its stacks.
+
+    Args:
+        addresses: where each rank's worker listens; None where that is not known.
+        timeout_s: seconds that each of them has to answer.
+        silent: ranks that were silent a moment ago and need not be asked again.
+
+    Returns:
+        The snapshot. It takes a few times ``timeout_s`` at most, plus reading the answers.
+    """
+    taken_ns = time.time_ns()
+    return _snapshot(asyncio.run(_ask_ranks(addresses, timeout_s, silent)), taken_ns)
+
+
+def _front_answer(server: Address, answer: Answer) -> Answer:
+    """Let an answer of the front pass, or say why there is none."""
+    start = f"http://{server}: "
+    hint = (
+        "start it in the job with start_debug_server(), or name the host and port of rank 0, "
+        "where it runs"
+    )
+    if answer.contact is Contact.SILENT:
+        raise NoServerError(f"{start}something listens there but gave {answer.error}")
+    if answer.contact is not Contact.ANSWERED:
+        raise NoServerError(
+            f"{start}no debug server answers there ({answer.error}); {hint}",
+            is_gone=answer.contact is Contact.GONE,
+        )
+    if answer.error:
+        raise NoServerError(f"{start}is no debug server of torch: {answer.error}; {hint}")
+    return answer
+
+
+def _text(answer: Answer) -> str:
+    return answer.body.decode("utf-8", errors="replace")
+
+
+async def _find_ranks(server: Address, timeout_s: float) -> dict[int, Address | None]:
+    """Learn from the front where the ranks' workers listen."""
+    found: dict[int, Address | None] = {}
+    whole = True
+    answer = _front_answer(server, await ask(server, "GET", "/tcpstore", timeout_s=timeout_s))
+    for rank, _, host, port in _KEY.findall(_text(answer)) if answer.is_good else ():
+        whole = whole and bool(host)  # the page cuts long values
+        found[int(rank)] = Address(host, int(port)) if host else None
+    if not found or not whole:
+        # A page that asks the ranks: it waits for silent ones.
+        page = await ask(server, "GET", STACKS_PAGE, timeout_s=timeout_s + PAGE_S)
+        text = _text(_front_answer(server, page))
+        listed = {
+            int(rank): Address(host, int(port)) for rank, host, port in _HEADING.findall(text)
+        }
+        found |= listed
+    if not found:
+        raise NoServerError(
+            f"http://{server}: is no debug server of torch (/tcpstore: status {answer.status}, and "
+            f"{STACKS_PAGE} names no rank); name the host and port of rank 0, where it runs"
+        )
+    size = min(max(found), MAX_RANK) + 1
+    return {rank: found.get(rank) for rank in range(size)}
+
+
+def page_answers(text: str) -> dict[int, Answer]:
+    """Read one of the front's pages that hold one answer per rank.
+
+    Args:
+        text: the page. torch 2.13 puts answers into it as they are; escaped ones are read, too.
+
+    Returns:
+        What each rank answered to the front.
+    """
+    answers: dict[int, Answer] = {}
+    headings = list(_HEADING.finditer(text))
+    for at, heading in enumerate(headings):
+        end = headings[at + 1].start() if at + 1 < len(headings) else len(text)
+        section = text[heading.end() : end]
+        shown = _PRE.search(section)
+        content = shown[1] if shown else ""
+        failed = _FAILED.search(section)
+        if failed:
+            contact = Contact.SILENT if failed[1] == "408" else Contact.GONE
+            known = contact if failed[1] in ("408", "503") else Contact.ANSWERED
+            error = "" if known is Contact.ANSWERED else f"status {failed[1]} from its host"
+            answers[int(heading[1])] = Answer(known, int(failed[1]), b"", error)
+            continue
+        if "<" not in content:
+            content = html.unescape(content)
+        answers[int(heading[1])] = Answer(Contact.ANSWERED, 200, content.encode())
+    return answers
+
+
+async def _ask_front(
+    server: Address, addresses: Mapping[int, Address | None], timeout_s: float
+) -> list[_Rank] | None:
+    """Have the front ask the ranks; None where its pages do not help either."""
+    taken_ns = time.time_ns()
+    pages = {**RECORDERS, STACKS: STACKS_PAGE}
+    asked = (ask(server, "GET", page, timeout_s=timeout_s + PAGE_S) for page in pages.values())
+    answers = {}
+    for name, answer in zip(pages, await asyncio.gather(*asked), strict=True):
+        # A page fails with status 500 where any rank answered it with something else than JSON.
+        answers[name] = page_answers(_text(answer)) if answer.is_good else {}
+    none = Answer(Contact.ANSWERED, 404)
+    ranks = [
+        _read_rank(rank, address, {name: answers[name].get(rank, none) for name in pages}, taken_ns)
+        for rank, address in addresses.items()
+    ]
+    return ranks if any(found.dumps for found in ranks) else None
+
+
+async def _collect(server: Address, timeout_s: float, silent: Collection[int]) -> Snapshot:
+    taken_ns = time.time_ns()
+    addresses = await _find_ranks(server, timeout_s)
+    ranks = await _ask_ranks(addresses, timeout_s, silent)
+    if not any(found.dumps or found.unreadable for found in ranks):
+        passed_on = await _ask_front(server, addresses, timeout_s)
+        if passed_on is not None:
+            note = (
+                "no rank can be reached from here, so the debug server's own pages were read: they "
+                "hold no completed operations of NCCL and TorchComms"
+            )
+            snapshot = _snapshot(passed_on, taken_ns)
+            return replace(snapshot, notes=(*snapshot.notes, note))
+    return _snapshot(ranks, taken_ns)
+
+
+def collect(url: str, timeout_s: float, silent: Collection[int] = ()) -> Snapshot:
+    """Ask all ranks of a running job for what they have recorded and for their stacks.
+
+    Args:
+        url: of the job's debug server, ``http://HOST:25999`` on rank 0's host.
+        timeout_s: seconds that each rank has to answer.
+        silent: ranks that were silent a moment ago and need not be asked again.
+
+    Returns:
+        The snapshot. Ranks that do not answer are in its ``silent`` and ``notes``.
+
+    Raises:
+        NoServerError: no debug server answers there.
+    """
+    return asyncio.run(_collect(parse_url(url), timeout_s, silent))
