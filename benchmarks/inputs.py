@@ -1,0 +1,171 @@
+"""Makes the dumps of large jobs: NCCL's format, 3-D parallel groups, one rank that stops.
+
+Frames are shared between entries, and memoised, as torch's own pickler writes them. Usage::
+
+    python -m benchmarks.inputs FOLDER --ranks 512 --entries 1000
+"""
+
+from __future__ import annotations
+
+import argparse
+import pickle
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+BEGIN_NS = 1_780_000_000_000_000_000
+STEP_NS = 2_000_000
+
+
+@dataclass(frozen=True)
+class LargeJob:
+    """A job of TP x PP x DP ranks that hangs at its last collective.
+
+    Attributes:
+        ranks: how many; a multiple of tp * pp.
+        entries: how many each rank recorded before the hang.
+        tp, pp: sizes of the tensor- and pipeline-parallel groups.
+        missing: the rank that never joins the last collective; None for a healthy job.
+        ring: how many entries a rank keeps.
+    """
+
+    ranks: int
+    entries: int
+    tp: int = 8
+    pp: int = 4
+    missing: int | None = 5
+    ring: int = 2000
+
+    def groups_of(self, rank: int) -> list[tuple[str, str, list[int]]]:
+        """Name, description and members of a rank's groups, the default group first."""
+        tp, pp, dp = rank % self.tp, rank // self.tp % self.pp, rank // (self.tp * self.pp)
+        stride = self.tp * self.pp
+        first_tp = 1
+        first_dp = first_tp + self.ranks // self.tp
+        return [
+            ("0", "default_pg", list(range(self.ranks))),
+            (
+                str(first_tp + rank // self.tp),
+                "tp",
+                [dp * stride + pp * self.tp + t for t in range(self.tp)],
+            ),
+            (
+                str(first_dp + pp * self.tp + tp),
+                "dp",
+                [d * stride + pp * self.tp + tp for d in range(self.ranks // stride)],
+            ),
+        ]
+
+
+FRAMES = [
+    [
+        {"name": name, "filename": f"/opt/venv/lib/torch/distributed/{name}.py", "line": 100 + at}
+        for at, name in enumerate(["distributed_c10d", "c10d_logger", "hooks", "reducer", "engine"])
+    ]
+    + [{"name": caller, "filename": "/home/you/train.py", "line": line}]
+    for caller, line in (("forward", 31), ("backward", 47), ("step", 60))
+]
+_CALLS = (
+    (1, "nccl:all_reduce", [[4096, 1024]], 0),
+    (1, "nccl:_all_gather_base", [[512, 1024]], 0),
+    (1, "nccl:all_reduce", [[4096, 1024]], 1),
+    (2, "nccl:_reduce_scatter_base", [[1048576]], 1),
+    (2, "nccl:_all_gather_base", [[131072]], 2),
+)
+
+
+def _entries(job: LargeJob, rank: int) -> Iterator[dict[str, Any]]:
+    groups = job.groups_of(rank)
+    numbers = [0, 0, 0]
+    for record in range(job.entries + 1):
+        last = record == job.entries
+        hangs = last and job.missing is not None
+        if hangs and rank == job.missing:
+            return
+        which, name, sizes, frames = (
+            (0, "nccl:all_reduce", [[1]], 2) if last else _CALLS[record % 5]
+        )
+        numbers[which] += 1
+        created = BEGIN_NS + record * STEP_NS + rank % 97 * 1000
+        done = None if hangs else created + 900_000
+        yield {
+            "frames": FRAMES[frames],
+            "record_id": record,
+            "pg_id": which,
+            "process_group": (groups[which][0], groups[which][1]),
+            "collective_seq_id": numbers[which],
+            "p2p_seq_id": 0,
+            "op_id": numbers[which],
+            "profiling_name": name,
+            "time_created_ns": created,
+            "duration_ms": None if hangs else 0.8,
+            "input_sizes": sizes,
+            "input_dtypes": ["BFloat16"],
+            "output_sizes": sizes,
+            "output_dtypes": ["BFloat16"],
+            "state": "started" if hangs else "completed",
+            "time_discovered_started_ns": created + 100_000,
+            "time_discovered_completed_ns": done,
+            "retired": not hangs,
+            "timeout_ms": 600_000,
+            "is_p2p": False,
+        }
+
+
+def write_dump(job: LargeJob, folder: Path, rank: int) -> None:
+    """Write one rank's dump."""
+    entries = list(_entries(job, rank))[-job.ring :]
+    last = {str(local): {"last_enqueued_collective": -1} for local in range(3)}
+    for entry in entries:
+        number = entry["collective_seq_id"]
+        completed = number if entry["retired"] else number - 1
+        last[str(entry["pg_id"])] = {
+            "last_enqueued_collective": number,
+            "last_started_collective": number,
+            "last_completed_collective": completed,
+        }
+    dump = {
+        "version": "2.10",
+        "pg_config": {
+            name: {"name": name, "desc": description, "ranks": str(members)}
+            for name, description, members in job.groups_of(rank)
+        },
+        "pg_status": last,
+        "nccl_version": "2.27.5",
+        "entries": entries,
+    }
+    (folder / f"rank_{rank}").write_bytes(pickle.dumps(dump, protocol=2))
+
+
+def write_job(job: LargeJob, folder: Path) -> Path:
+    """Write the dumps of all ranks.
+
+    Args:
+        job: the job.
+        folder: where to; made if it is not there.
+
+    Returns:
+        The folder.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with ProcessPoolExecutor() as pool:
+        for _ in pool.map(partial(write_dump, job, folder), range(job.ranks), chunksize=8):
+            pass
+    return folder
+
+
+def main() -> None:
+    """Write the dumps of a job."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--ranks", type=int, default=512)
+    parser.add_argument("--entries", type=int, default=1000)
+    options = parser.parse_args()
+    write_job(LargeJob(options.ranks, options.entries), options.folder)
+
+
+if __name__ == "__main__":
+    main()
