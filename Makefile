@@ -13,7 +13,7 @@ LYCHEE = $(BIN)/lychee --include-fragments --root-dir $(CURDIR)/$(SITE) --no-pro
     --exclude-path '_static/'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup html test lint linkcheck linkcheck-external linklist compare gallery-sync readme screenshot serve clean
+.PHONY: help setup html test lint linkcheck linkcheck-external linklist compare gallery-sync readme browser screenshot serve clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,11 +36,11 @@ $(VENV)/.installed: requirements.txt pyproject.toml
 	      echo "make: packages could not be installed; check the network or the package index, then run make again (log: $(VENV)/install.log)"; exit 1; }
 	@touch $@
 
-html: setup  ## run the demos on real ranks and build the site
+html: setup browser  ## run the demos on real ranks and build the site
 	@$(BIN)/python -m sphinx -b html $(SPHINXOPTS) -d _build/doctrees . $(SITE)
 	@echo "Open $(CURDIR)/$(SITE)/index.html"
 
-test: setup  ## run the tests
+test: setup browser  ## run the tests
 	@$(BIN)/python -m pytest
 
 lint: setup  ## style, types, spelling and RST
@@ -71,11 +71,19 @@ gallery-sync: setup  ## copy the section that records the job into every gallery
 readme: html  ## put the output of the build's own run into the README
 	@PYTHONPATH=src $(BIN)/python -m site_build.readme
 
+# The names are those that site_build.browser looks for.
+browser:  ## install Debian's Chromium, for pictures and tests of pages, where there is none
+	@for name in chromium chromium-browser google-chrome google-chrome-stable; do \
+	    command -v $$name >/dev/null && exit 0; \
+	done; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "Installing Chromium ..."; \
+	    { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } >/dev/null 2>&1 && exit 0; \
+	fi; \
+	echo "make: no Chromium here: pages are built without their screenshots, and tests of pages are skipped; install Chromium or Chrome to have both"
+
 screenshot: html  ## take the README's screenshot anew (needs Chromium)
-	@chromium --headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync \
-	    --disable-background-networking --disable-component-update --hide-scrollbars \
-	    --user-data-dir=_build/chromium --window-size=1280,900 \
-	    --screenshot=_static/screenshot.png file://$(CURDIR)/$(SITE)/index.html
+	@PYTHONPATH=src $(BIN)/python -m site_build.browser $(SITE)/index.html _static/screenshot.png
 
 clean:  ## remove everything the build made, but not .venv
 	@rm -rf _build intermediate

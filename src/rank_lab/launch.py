@@ -6,9 +6,10 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -46,6 +47,7 @@ def run_ranks(
     env: Mapping[str, str] | None = None,
     args: Sequence[str] = (),
     launcher: WarmLauncher | None = None,
+    meanwhile: Callable[[int], object] | None = None,
 ) -> RunRecord:
     """Run a script on ``nproc`` ranks of this machine, and return what came of it.
 
@@ -53,7 +55,9 @@ def run_ranks(
     holds their output and, in ``dumps``, what they write to ``FR_DUMP_DIR``. ``env`` is added to
     this process's environment, cleared of what belongs to other jobs. A run that is not over after
     ``deadline_s`` seconds is ended. ``launcher`` saves the time to start torchrun and the ranks
-    as new processes. When the call returns or raises, nothing of the run is alive.
+    as new processes. ``meanwhile`` is called in a thread of its own while the ranks run, with the
+    port of the debug server that they are told to start; the call waits for it. When the call
+    returns or raises, nothing of the run is alive.
     Raises :class:`RankLabError` for a run that cannot start.
     """
     script, run_dir = script.resolve(), run_dir.resolve()
@@ -78,7 +82,10 @@ def run_ranks(
             )
         else:
             torchrun = _start_torchrun(arguments, run_dir, environment, launcher_log)
+        observer = threading.Thread(target=meanwhile, args=(_debug_port(port),), daemon=True)
         try:
+            if meanwhile:
+                observer.start()
             try:
                 torchrun.wait(deadline_s)
             except subprocess.TimeoutExpired:
@@ -92,6 +99,8 @@ def run_ranks(
         finally:
             processes.end_all(run_id)
             torchrun.wait()
+            if meanwhile:
+                observer.join(deadline_s)
 
     return RunRecord(
         script=script,

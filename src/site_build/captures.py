@@ -1,9 +1,10 @@
 """Runs a page's demo on real ranks, checks what the page claims, and keeps what was printed.
 
 Beside a page ``NAME.rst`` stands ``NAME.toml``: ``[run]`` (script, number of ranks,
-environment), ``[claims]`` (the outcome), ``[partial]`` (folders with some ranks' dumps) and
-``[[shown]]`` (commands run on the dumps). A page that only shows commands has no ``[run]``,
-and takes dumps of the repository by ``[data]``.
+environment), ``[claims]`` (the outcome), ``[partial]`` (folders with some ranks' dumps),
+``[[live]]`` (pages and commands asked while the ranks hang), ``[[shown]]`` (commands run on the
+dumps) and ``[[picture]]`` (of pages that these left, taken by a browser). A page that only
+shows commands has no ``[run]``, and takes dumps of the repository by ``[data]``.
 
 Outputs land in ``_build/captures/NAME``, from where the page includes them; they are kept
 until the script, the claims, the analyzer or torch change. A claim that does not hold stops
@@ -22,7 +23,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import tomllib
+import urllib.request
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,12 +34,16 @@ from typing import Any
 from fr_analysis import FrAnalysisError, analyze
 from rank_lab import RankLabError, RunRecord, run_ranks
 from rank_lab.claims import Claims, differences
+from site_build.browser import find_chromium, take_picture
 from site_build.stable import stabilize
 
 SOURCE = Path(__file__).resolve().parent.parent
 """Our own packages: a change in any of them makes captures stale."""
 
 COMMAND_LIMIT_S = 300
+
+_VERDICT_PAGE = "/fr_analysis"
+_HANG_LIMIT_S = 120
 
 DUMPS_NAME = "fr_dumps"
 """What the pages call the folder with the dumps."""
@@ -60,10 +67,34 @@ class ShownCommand:
 
 
 @dataclass(frozen=True, slots=True)
+class Live:
+    """What is asked of the debug server while the ranks hang.
+
+    Either a ``page`` of it, kept in the file ``name``.html, or a ``command``, whose ``PORT`` is
+    replaced by the server's, and which must end with ``exit_status``.
+    """
+
+    name: str
+    page: str = ""
+    command: str = ""
+    exit_status: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A picture, ``name``.png, of an HTML file that the run or a command left."""
+
+    name: str
+    file: str
+    height: int = 900
+
+
+@dataclass(frozen=True, slots=True)
 class Demo:
     """A script to run on real ranks, and what is claimed of the run.
 
-    ``partial`` are folders to make with the dumps of some ranks only: name to ranks.
+    ``partial`` are folders to make with the dumps of some ranks only: name to ranks. ``live`` is
+    asked while the ranks hang.
     """
 
     script: Path
@@ -72,6 +103,7 @@ class Demo:
     env: Mapping[str, str]
     claims: Claims
     partial: Mapping[str, list[int]]
+    live: tuple[Live, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +118,7 @@ class PageRun:
     demo: Demo | None
     data: Mapping[str, Path]
     shown: tuple[ShownCommand, ...]
+    pictures: tuple[Picture, ...]
 
 
 def communicator() -> str:
@@ -107,6 +140,7 @@ def _load_demo(table: Mapping[str, Any], folder: Path) -> Demo:
         env=table["run"].get("env", {}),
         claims=Claims.from_mapping(claims | special[communicator()]),
         partial=table.get("partial", {}),
+        live=tuple(Live(**live) for live in table.get("live", [])),
     )
 
 
@@ -124,6 +158,7 @@ def load_page_run(source: Path) -> PageRun:
             demo=_load_demo(table, source.parent) if "run" in table else None,
             data={name: SOURCE.parent / path for name, path in table.get("data", {}).items()},
             shown=tuple(ShownCommand(**shown) for shown in table.get("shown", [])),
+            pictures=tuple(Picture(**picture) for picture in table.get("picture", [])),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise CaptureError(f"{source}: {error}") from None
@@ -133,7 +168,12 @@ def fingerprint_of(files: Iterable[Path]) -> str:
     """A hash of files, of our packages, and of the versions that a run depends on."""
     digest = hashlib.sha256()
     packages = ("fr_analysis", "rank_lab", "site_build")
-    own = [file for name in packages for file in sorted((SOURCE / name).rglob("*.py"))]
+    own = [
+        file
+        for name in packages
+        for file in sorted((SOURCE / name).rglob("*"))
+        if file.is_file() and "__pycache__" not in file.parts
+    ]
     for file in [*files, *own]:
         digest.update(str(file.name).encode() + b"\0" + file.read_bytes() + b"\0")
     versions = [importlib.metadata.version("torch"), sys.version, communicator()]
@@ -150,7 +190,9 @@ def fingerprint(run: PageRun) -> str:
         files.extend(
             sorted(f for f in data.rglob("*") if f.is_file() and "__pycache__" not in f.parts)
         )
-    return fingerprint_of(files)
+    # A browser that was installed meanwhile can take the pictures that are lacking.
+    browser = "with" if run.pictures and find_chromium() else "without"
+    return f"{fingerprint_of(files)} {browser} pictures"
 
 
 def substitutions(run: PageRun) -> dict[str, str]:
@@ -175,12 +217,12 @@ def substitutions(run: PageRun) -> dict[str, str]:
     return texts | {f"env-{name}": value for name, value in run.demo.env.items()}
 
 
-def _run_command(shown: ShownCommand, folder: Path) -> str:
+def _run_command(command: str, exit_status: int, folder: Path) -> str:
     """Run a command of this environment in a folder; both streams are kept, as a terminal would."""
-    words = shlex.split(shown.command)
+    words = shlex.split(command)
     program = Path(sys.executable).parent / words[0]
     if not program.exists():
-        raise CaptureError(f"{shown.command}: no such program in {program.parent}")
+        raise CaptureError(f"{command}: no such program in {program.parent}")
     finished = subprocess.run(
         [str(program), *words[1:]],
         cwd=folder,
@@ -192,13 +234,11 @@ def _run_command(shown: ShownCommand, folder: Path) -> str:
         timeout=COMMAND_LIMIT_S,
         check=False,
     )
-    if finished.returncode != shown.exit_status:
+    if finished.returncode != exit_status:
         raise CaptureError(
-            f"`{shown.command}` ended with status {finished.returncode} instead of "
-            f"{shown.exit_status}:\n{finished.stdout.strip()[-2000:]}"
+            f"`{command}` ended with status {finished.returncode} instead of "
+            f"{exit_status}:\n{finished.stdout.strip()[-2000:]}"
         )
-    if shown.file:
-        return (folder / shown.file).read_text(encoding="utf-8")
     return finished.stdout
 
 
@@ -234,16 +274,66 @@ def _last_entry(dump: Path) -> str:
     return json.dumps(content["entries"][-1], indent=2)
 
 
+class _Observer:
+    """Asks the debug server what the page shows live, as soon as the hang is there to be seen."""
+
+    def __init__(self, live: tuple[Live, ...], folder: Path) -> None:
+        self._live = live
+        self._folder = folder
+        self.texts: dict[str, str] = {}
+        self.failed: str | None = "the debug server never showed a fault"
+
+    def __call__(self, port: int) -> None:
+        """Called in a thread of its own while the ranks run, with the server's port."""
+        try:
+            self._ask(port)
+        except (CaptureError, OSError) as error:
+            self.failed = str(error)
+
+    def _ask(self, port: int) -> None:
+        give_up_at = time.monotonic() + _HANG_LIMIT_S
+        while "FAULT" not in self._page(port, _VERDICT_PAGE):
+            if time.monotonic() > give_up_at:
+                return
+            time.sleep(0.2)
+        for live in self._live:
+            if live.page:
+                page = self._folder / f"{live.name}.html"
+                page.write_text(self._page(port, live.page), encoding="utf-8")
+            else:
+                command = live.command.replace("PORT", str(port))
+                printed = _run_command(command, live.exit_status, self._folder)
+                self.texts[f"{live.name}.txt"] = printed.replace(str(port), "25999")
+        self.failed = None
+
+    @staticmethod
+    def _page(port: int, path: str) -> str:
+        try:
+            with urllib.request.urlopen(f"http://localhost:{port}{path}", timeout=30) as answer:
+                content: bytes = answer.read()
+        except OSError:
+            return ""  # it has not started yet, or has ended
+        return content.decode("utf-8", errors="replace")
+
+
 def _run_demo(run: PageRun, demo: Demo, folder: Path) -> tuple[RunRecord, dict[str, str]]:
     """Run the demo and check the claims; returns the texts that the run itself left."""
+    observed = folder.parent / "observed"
+    observed.mkdir()
+    observer = _Observer(demo.live, observed)
     record = run_ranks(
         demo.script,
         nproc=demo.nproc,
         run_dir=folder,
         deadline_s=demo.deadline_s,
         env=demo.env,
+        meanwhile=observer if demo.live else None,
     )
     check_run(record)
+    if demo.live and observer.failed:
+        raise CaptureError(f"{run.name}: while the ranks hung: {observer.failed}")
+    for file in observed.iterdir():
+        file.rename(folder / file.name)
     if wrong := differences(demo.claims, analyze(record.dump_dir)):
         raise CaptureError(
             f"{run.name}: the run is not what the page claims in {run.source.name}: "
@@ -257,7 +347,7 @@ def _run_demo(run: PageRun, demo: Demo, folder: Path) -> tuple[RunRecord, dict[s
         (folder / name).mkdir()
         for rank in ranks:
             shutil.copy(record.dump_files[rank], folder / name)
-    return record, {
+    return record, observer.texts | {
         "ranks.txt": "".join(rank.stdout for rank in record.ranks),
         "files.txt": _listing(record.dump_dir),
         "entry.json": _last_entry(record.dump_files[0]),
@@ -266,8 +356,8 @@ def _run_demo(run: PageRun, demo: Demo, folder: Path) -> tuple[RunRecord, dict[s
     }
 
 
-def _produce(run: PageRun, folder: Path) -> dict[str, str]:
-    """Run everything in a folder; returns the stable texts by file name."""
+def _produce(run: PageRun, folder: Path) -> tuple[dict[str, str], list[Path]]:
+    """Run everything in a folder; returns the stable texts by file name, and the pictures."""
     texts: dict[str, str] = {}
     places: list[tuple[Path, str]] = []
     if run.demo:
@@ -278,12 +368,27 @@ def _produce(run: PageRun, folder: Path) -> dict[str, str]:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).symlink_to(data)
     for shown in run.shown:
-        texts[f"{shown.name}.txt"] = _run_command(shown, folder)
+        printed = _run_command(shown.command, shown.exit_status, folder)
+        file = folder / shown.file
+        texts[f"{shown.name}.txt"] = file.read_text("utf-8") if shown.file else printed
     stable = {name: stabilize(text, [*places, (folder, ".")]) for name, text in texts.items()}
     if "files.txt" in stable:
         # One line per kind of snapshot: how many there are depends on the machine.
         stable["files.txt"] = "".join(dict.fromkeys(stable["files.txt"].splitlines(keepends=True)))
-    return stable
+    return stable, _take_pictures(run, folder)
+
+
+def _take_pictures(run: PageRun, folder: Path) -> list[Path]:
+    if find_chromium() is None:
+        return []
+    taken = []
+    for picture in run.pictures:
+        taken.append(folder / f"{picture.name}.png")
+        try:
+            take_picture(folder / picture.file, taken[-1], height=picture.height)
+        except (RuntimeError, OSError, subprocess.TimeoutExpired) as error:
+            raise CaptureError(f"{run.name}: {error}") from None
+    return taken
 
 
 def capture(run: PageRun, captures: Path, announce: Callable[[str], object] = print) -> bool:
@@ -310,10 +415,12 @@ def capture(run: PageRun, captures: Path, announce: Callable[[str], object] = pr
     shutil.rmtree(target, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix="capture-") as scratch:
         try:
-            texts = _produce(run, Path(scratch).resolve() / "run")
+            texts, pictures = _produce(run, Path(scratch).resolve() / "run")
         except (RankLabError, FrAnalysisError) as error:
             raise CaptureError(f"{run.name}: {error}") from None
-    target.mkdir(parents=True)
+        target.mkdir(parents=True)
+        for file in pictures:
+            shutil.copy(file, target)
     for name, text in texts.items():
         (target / name).write_text(text, encoding="utf-8")
     # Last: a folder without it is incomplete and is made anew.

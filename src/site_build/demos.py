@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from docutils import nodes
+from docutils.parsers.rst.directives.images import Figure
 from sphinx.application import Sphinx
 from sphinx.config import Config
 from sphinx.errors import ExtensionError
@@ -18,8 +20,23 @@ logger = logging.getLogger(__name__)
 def setup(app: Sphinx) -> None:
     """Register the steps."""
     app.add_config_value("demo_sources", [], "env", [list])
+    app.add_directive("captured-picture", CapturedPicture)
     app.connect("config-inited", add_substitutions)
     app.connect("builder-inited", run_demos)
+
+
+class CapturedPicture(Figure):
+    """A picture that the build took of a demo's run: ``.. captured-picture:: PAGE/NAME.png``."""
+
+    def run(self) -> list[nodes.Node]:
+        """Make a figure; where the build had no browser, a line that says so."""
+        file = f"/_build/captures/{self.arguments[0]}"
+        settings = self.state.document.settings
+        if not Path(settings.env.app.srcdir, file[1:]).is_file():
+            missing = "A picture belongs here; this copy of the site was built without a browser."
+            return [nodes.paragraph("", "", nodes.emphasis("", missing))]
+        self.arguments[0] = file
+        return list(super().run())
 
 
 def _page_runs(confdir: Path, config: Config) -> list[PageRun]:
