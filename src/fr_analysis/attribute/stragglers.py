@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fr_analysis.match.clocks import usual_distances, whole_collectives
+from fr_analysis.match.columns import EndToEnd
 from fr_analysis.match.progress import Progress
 from fr_analysis.trace import UNKNOWN, IntColumn, RankDump
 
@@ -125,33 +127,16 @@ def _ends(progress: Progress) -> dict[int, IntColumn]:
     }
     if any((column != UNKNOWN).any() for column in ends.values()):
         return ends
+    all_ranks = EndToEnd(progress.trace)
+    created = all_ranks.column(lambda operations: operations.created_ns)
+    created = created[all_ranks.places(progress)]
     for group in progress.groups.groups:
-        at = np.flatnonzero(progress.group == group.index)
-        joins: dict[int, dict[int, int]] = defaultdict(dict)
-        for number, rank, row in zip(
-            progress.number[at].tolist(),
-            progress.rank[at].tolist(),
-            progress.row[at].tolist(),
-            strict=True,
-        ):
-            joins[number][rank] = row
-        whole = [rows for rows in joins.values() if len(rows) == len(group.members)]
-        if not whole:
+        rows = whole_collectives(progress, group.index, group.members)
+        if not len(rows):
             continue
-        members = list(group.members)
-        created = np.array(
-            [
-                [
-                    int(progress.trace.dumps[rank].operations.created_ns[rows[rank]])
-                    for rank in members
-                ]
-                for rows in whole
-            ],
-            dtype=np.int64,
-        )
-        offsets = np.median(created - np.median(created, axis=1, keepdims=True), axis=0)
-        last = (created - offsets.astype(np.int64)).max(axis=1)
-        for rows, end in zip(whole, last.tolist(), strict=True):
-            for rank, offset in zip(members, offsets.tolist(), strict=True):
-                ends[rank][rows[rank]] = end + int(offset)
+        joined = created[rows]
+        offsets, _ = usual_distances(joined)
+        last = (joined - offsets).max(axis=1)
+        for at, rank in enumerate(group.members):
+            ends[rank][progress.row[rows[:, at]]] = last + offsets[at]
     return ends

@@ -86,8 +86,11 @@ class PendingTransfer:
     counterpart: int | None = None
 
 
-def _peer_rank(group: ProcessGroup, rank: int, operation: PointToPoint) -> int | None:
-    """The peer as a global rank: operations name positions in the group."""
+def peer_rank(group: ProcessGroup, rank: int, operation: PointToPoint) -> int | None:
+    """The peer of a rank's send or recv as a global rank: operations name positions in the group.
+
+    None where neither the recorder nor the group's size tells it.
+    """
     if operation.peer is not None and operation.peer < len(group.members):
         return group.members[operation.peer]
     if operation.peer is None and len(group.members) == 2:
@@ -106,6 +109,16 @@ def _closed(batches: Batches) -> npt.NDArray[np.bool_]:
     return closed
 
 
+def still_pending(dump: RankDump) -> npt.NDArray[np.bool_]:
+    """Which of a rank's operations are pending, transfers of batches that are over left out."""
+    pending: npt.NDArray[np.bool_] = dump.operations.completion == Completion.PENDING
+    if not (dump.operations.completion == Completion.COMPLETED).any():
+        # Only active entries were dumped: a batch without the one that closes it is over.
+        batches = find_batches(dump)
+        pending &= ~batches.inner | _closed(batches)
+    return pending
+
+
 def match_transfers(trace: Trace, groups: Groups) -> dict[tuple[int, int], PendingTransfer]:
     """Pair the pending sends and receives of all ranks.
 
@@ -121,17 +134,12 @@ def match_transfers(trace: Trace, groups: Groups) -> dict[tuple[int, int], Pendi
     for rank, dump in trace.dumps.items():
         kinds = [point_to_point(signature.operation) for signature in dump.signatures]
         operations = dump.operations
-        pending = operations.completion == Completion.PENDING
-        batches = find_batches(dump)
-        if not (operations.completion == Completion.COMPLETED).any():
-            # Only active entries were dumped: a batch without the one that closes it is over.
-            pending &= ~batches.inner | _closed(batches)
-        for row in map(int, np.flatnonzero(pending)):
+        for row in map(int, np.flatnonzero(still_pending(dump))):
             kind = kinds[operations.signature[row]]
             if kind is None:
                 continue
             index = groups.of_rank[rank][operations.group[row]]
-            peer = _peer_rank(groups.groups[index], rank, kind)
+            peer = peer_rank(groups.groups[index], rank, kind)
             transfer = PendingTransfer(rank, row, index, kind.is_send, peer)
             if peer is None:
                 alone.append(transfer)

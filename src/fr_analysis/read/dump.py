@@ -38,6 +38,8 @@ MAX_OPERATIONS = 1_000_000
 MAX_GROUPS = 100_000
 MAX_MEMBERS = 20_000_000
 """Of all groups together that one dump declares."""
+MAX_TIME_NS = 1 << 62
+"""In the year 2116; differences of such times fit into 64 bits."""
 MAX_RANK = 999_999
 MAX_NAME = 512
 MAX_FRAMES = 512
@@ -66,7 +68,7 @@ def _number(value: object) -> int:
 
 
 def _time(value: object) -> int:
-    return value if _is_int(value) and value > 0 else UNKNOWN
+    return value if _is_int(value) and 0 < value < MAX_TIME_NS else UNKNOWN
 
 
 def _text(value: object) -> str:

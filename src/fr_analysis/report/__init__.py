@@ -19,9 +19,16 @@ def _render_html(diagnosis: Diagnosis, progress: Progress) -> str:
     return render_html(diagnosis, progress)
 
 
+def _render_perfetto(diagnosis: Diagnosis, progress: Progress) -> str:
+    from fr_analysis.report.timeline import render_perfetto
+
+    return render_perfetto(diagnosis, progress)
+
+
 FORMATS: Mapping[str, Callable[[Diagnosis, Progress], str]] = {
     "text": lambda diagnosis, _: render_text(diagnosis),
     "json": lambda diagnosis, _: render_json(diagnosis),
     "html": _render_html,
+    "perfetto": _render_perfetto,
 }
 """What ``--format`` offers: a name, and what renders a diagnosis and the matched dumps so."""

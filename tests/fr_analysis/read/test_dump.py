@@ -196,6 +196,12 @@ def test_a_null_time_of_a_json_dump_is_no_time() -> None:
     assert not operations.started[0]
 
 
+def test_times_that_no_clock_shows_are_no_times() -> None:
+    for absurd in (-1, 1 << 62, (1 << 63) - 1, 1 << 80, 1e18, float("nan")):
+        made = entry(1, time_created_ns=absurd)
+        assert build({**dump(), "entries": [made]}).operations.created_ns.tolist() == [UNKNOWN]
+
+
 # -- hostile sizes: kilobytes that name one part a million times -----------------------
 
 
