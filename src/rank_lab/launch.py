@@ -47,7 +47,7 @@ def run_ranks(
     env: Mapping[str, str] | None = None,
     args: Sequence[str] = (),
     launcher: WarmLauncher | None = None,
-    meanwhile: Callable[[int], object] | None = None,
+    meanwhile: Callable[[int, threading.Event], object] | None = None,
 ) -> RunRecord:
     """Run a script on ``nproc`` ranks of this machine, and return what came of it.
 
@@ -56,8 +56,8 @@ def run_ranks(
     this process's environment, cleared of what belongs to other jobs. A run that is not over after
     ``deadline_s`` seconds is ended. ``launcher`` saves the time to start torchrun and the ranks
     as new processes. ``meanwhile`` is called in a thread of its own while the ranks run, with the
-    port of the debug server that they are told to start; the call waits for it. When the call
-    returns or raises, nothing of the run is alive.
+    port of the debug server that they are told to start and an event that is set when the ranks
+    have ended; the call waits for it. When the call returns or raises, nothing of the run is alive.
     Raises :class:`RankLabError` for a run that cannot start.
     """
     script, run_dir = script.resolve(), run_dir.resolve()
@@ -82,7 +82,8 @@ def run_ranks(
             )
         else:
             torchrun = _start_torchrun(arguments, run_dir, environment, launcher_log)
-        observer = threading.Thread(target=meanwhile, args=(_debug_port(port),), daemon=True)
+        over = threading.Event()
+        observer = threading.Thread(target=meanwhile, args=(_debug_port(port), over), daemon=True)
         try:
             if meanwhile:
                 observer.start()
@@ -99,6 +100,7 @@ def run_ranks(
         finally:
             processes.end_all(run_id)
             torchrun.wait()
+            over.set()
             if meanwhile:
                 observer.join(deadline_s)
 

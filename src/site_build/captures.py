@@ -23,7 +23,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
+import threading
 import tomllib
 import urllib.request
 from collections.abc import Callable, Iterable, Mapping
@@ -35,7 +35,7 @@ from fr_analysis import FrAnalysisError, analyze
 from rank_lab import RankLabError, RunRecord, run_ranks
 from rank_lab.claims import Claims, differences
 from site_build.browser import find_chromium, take_picture
-from site_build.stable import stabilize
+from site_build.stable import replace_places, stabilize
 
 SOURCE = Path(__file__).resolve().parent.parent
 """Our own packages: a change in any of them makes captures stale."""
@@ -43,7 +43,6 @@ SOURCE = Path(__file__).resolve().parent.parent
 COMMAND_LIMIT_S = 300
 
 _VERDICT_PAGE = "/fr_analysis"
-_HANG_LIMIT_S = 120
 
 DUMPS_NAME = "fr_dumps"
 """What the pages call the folder with the dumps."""
@@ -283,19 +282,17 @@ class _Observer:
         self.texts: dict[str, str] = {}
         self.failed: str | None = "the debug server never showed a fault"
 
-    def __call__(self, port: int) -> None:
+    def __call__(self, port: int, over: threading.Event) -> None:
         """Called in a thread of its own while the ranks run, with the server's port."""
         try:
-            self._ask(port)
+            self._ask(port, over)
         except (CaptureError, OSError) as error:
             self.failed = str(error)
 
-    def _ask(self, port: int) -> None:
-        give_up_at = time.monotonic() + _HANG_LIMIT_S
+    def _ask(self, port: int, over: threading.Event) -> None:
         while "FAULT" not in self._page(port, _VERDICT_PAGE):
-            if time.monotonic() > give_up_at:
+            if over.wait(0.2):
                 return
-            time.sleep(0.2)
         for live in self._live:
             if live.page:
                 page = self._folder / f"{live.name}.html"
@@ -370,22 +367,25 @@ def _produce(run: PageRun, folder: Path) -> tuple[dict[str, str], list[Path]]:
     for shown in run.shown:
         printed = _run_command(shown.command, shown.exit_status, folder)
         file = folder / shown.file
-        texts[f"{shown.name}.txt"] = file.read_text("utf-8") if shown.file else printed
+        if shown.file or printed:
+            texts[f"{shown.name}.txt"] = file.read_text("utf-8") if shown.file else printed
     stable = {name: stabilize(text, [*places, (folder, ".")]) for name, text in texts.items()}
     if "files.txt" in stable:
         # One line per kind of snapshot: how many there are depends on the machine.
         stable["files.txt"] = "".join(dict.fromkeys(stable["files.txt"].splitlines(keepends=True)))
-    return stable, _take_pictures(run, folder)
+    return stable, _take_pictures(run, folder, [*places, (folder, ".")])
 
 
-def _take_pictures(run: PageRun, folder: Path) -> list[Path]:
+def _take_pictures(run: PageRun, folder: Path, places: list[tuple[Path, str]]) -> list[Path]:
     if find_chromium() is None:
         return []
     taken = []
     for picture in run.pictures:
         taken.append(folder / f"{picture.name}.png")
+        page = folder / f"{picture.name}_pictured.html"
+        page.write_text(replace_places((folder / picture.file).read_text("utf-8"), places), "utf-8")
         try:
-            take_picture(folder / picture.file, taken[-1], height=picture.height)
+            take_picture(page, taken[-1], height=picture.height)
         except (RuntimeError, OSError, subprocess.TimeoutExpired) as error:
             raise CaptureError(f"{run.name}: {error}") from None
     return taken

@@ -19,6 +19,8 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"http://[^/\s:]+:\d+/handler/"), "http://<host>:<port>/handler/"),
     (re.compile(r"\b0x[0-9a-f]{8,16}\b"), "0x<thread>"),
     (re.compile(r"\bafter \d+\.\d s\b"), "after <seconds> s"),
+    (re.compile(r"\bsince \d\d:\d\d:\d\d UTC, for \d+ s\b"), "since <time> UTC, for <seconds> s"),
+    (re.compile(r"\bsnapshots \d+\.\d s apart\b"), "snapshots <seconds> s apart"),
     (re.compile(r"localhost:\d{5}\b"), "localhost:25999"),
     (re.compile(r"(\"time_\w+_ns\": )\d{19}"), r'\1"<nanoseconds>"'),
     (re.compile(r"(\"thread_id\": )\"\d+\""), r'\1"<thread>"'),
@@ -33,6 +35,23 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
 )
 
 
+def replace_places(text: str, places: Sequence[tuple[Path, str]]) -> str:
+    """Replace folders of this machine and of this run.
+
+    Args:
+        text: any text.
+        places: folders of this run and what to show for them, the more specific first.
+
+    Returns:
+        The text.
+    """
+    for place, shown in places:
+        text = text.replace(str(place), shown)
+    text = text.replace(str(Path(sys.executable).parent), ".../bin")
+    text = text.replace(sysconfig.get_path("purelib"), ".../site-packages")
+    return text.replace(sysconfig.get_path("stdlib"), ".../lib/python3")
+
+
 def stabilize(text: str, places: Sequence[tuple[Path, str]]) -> str:
     """Replace what changes from run to run.
 
@@ -43,12 +62,7 @@ def stabilize(text: str, places: Sequence[tuple[Path, str]]) -> str:
     Returns:
         The text, with trailing spaces and empty lines at the end removed.
     """
-    for place, shown in places:
-        text = text.replace(str(place), shown)
-    text = text.replace(str(Path(sys.executable).parent), ".../bin")
-    packages = sysconfig.get_path("purelib")
-    text = text.replace(packages, ".../site-packages")
-    text = text.replace(sysconfig.get_path("stdlib"), ".../lib/python3")
+    text = replace_places(text, places)
     text = text.replace(f"http://{socket.gethostname()}:", "http://<host>:")
     for pattern, replacement in _PATTERNS:
         text = pattern.sub(replacement, text)

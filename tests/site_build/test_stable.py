@@ -25,6 +25,13 @@ def test_snapshot_names_and_seconds() -> None:
     )
 
 
+def test_how_long_a_job_has_waited() -> None:
+    text = "has waited since 12:47:54 UTC, for 7 s, between two snapshots 1.6 s apart\n"
+    assert stabilize(text, []) == (
+        "has waited since <time> UTC, for <seconds> s, between two snapshots <seconds> s apart\n"
+    )
+
+
 def test_what_the_page_explains_stays() -> None:
     text = "rank 1 never joined all_reduce #5, {0, 1}, 8000ms, [[1024]]\n"
     assert stabilize(text, []) == text
