@@ -295,6 +295,10 @@ def start_server():
     _register_handler("write_dump_in_hang", write_dump_in_hang)
     ours = {page.dump_filename(): page for page in [Stacks(), Trace(), TorchCommsTrace()]}
     pages = [ours.get(page.dump_filename(), page) for page in stock.default_handlers()]
+    with contextlib.suppress(ImportError):  # only where the analyzer is installed, too
+        from fr_analysis.debug_server import AnalysisHandler
+
+        pages.append(AnalysisHandler())
     port, claim = choose_port() if RANK == 0 else (DEBUG_PORT, None)
     start_debug_server(
         port=port,
@@ -310,6 +314,8 @@ def start_server():
     if claim:
         claim.close()
         say(f"debug server: http://localhost:{port} (other hosts reach it: trusted networks only)")
+        if any(route.path == "/fr_analysis" for page in pages for route in page.routes()):
+            say(f"who is to blame, live: http://localhost:{port}/fr_analysis")
 
 
 def make_dump_dir():
