@@ -14,7 +14,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from pathlib import Path
 
@@ -23,7 +23,10 @@ from fr_analysis.attribute import attribute
 from fr_analysis.debug_dumps import write_json_copies
 from fr_analysis.diagnosis import Diagnosis, Verdict
 from fr_analysis.errors import FrAnalysisError
-from fr_analysis.live import End, Snapshot, collect, examine, watch
+from fr_analysis.live.collect import Snapshot, collect
+from fr_analysis.live.fetch import Answer
+from fr_analysis.live.judge import examine
+from fr_analysis.live.watch import End, watch
 from fr_analysis.match import Progress, match
 from fr_analysis.read import read_trace
 from fr_analysis.report import FORMATS, render_text
@@ -317,7 +320,7 @@ def _run_live(options: argparse.Namespace) -> int:
     """Ask a running job, once or until it is stuck or over."""
     timeout_s = options.timeout or _TIMEOUT_S
 
-    def take(silent: Collection[int]) -> Snapshot:
+    def take(silent: Mapping[int, Answer]) -> Snapshot:
         return collect(options.url, timeout_s, silent)
 
     if options.watch is None:

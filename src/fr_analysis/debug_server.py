@@ -19,12 +19,12 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Mapping
 from typing import Any
 
 from fr_analysis.diagnosis import Diagnosis
 from fr_analysis.live.collect import Snapshot, collect_ranks
-from fr_analysis.live.fetch import Address
+from fr_analysis.live.fetch import Address, Answer
 from fr_analysis.live.judge import Reading, examine
 from fr_analysis.live.page import REFRESH_S, render_page
 from fr_analysis.report import render_json, render_text
@@ -112,7 +112,7 @@ class AnalysisHandler(_BASE):  # type: ignore[misc]
             timeout_s = min(float(self.fetch_timeout), MOST_TIMEOUT_S)
             addresses = _addresses()
 
-            def take(silent: Collection[int]) -> Snapshot:
+            def take(silent: Mapping[int, Answer]) -> Snapshot:
                 return collect_ranks(addresses, timeout_s, silent)
 
             reading, diagnosis = examine(take)

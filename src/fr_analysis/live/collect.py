@@ -19,13 +19,13 @@ import html
 import re
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fr_analysis.attribute.evidence import named_ranks
 from fr_analysis.errors import FrAnalysisError, UnreadableDump
-from fr_analysis.live.fetch import Address, Answer, Contact, ask
+from fr_analysis.live.fetch import Address, Answer, Contact, ask, run
 from fr_analysis.read.decode import load_json
 from fr_analysis.read.dump import MAX_RANK, build_dump
 from fr_analysis.read.stacks import stacks_of_rank
@@ -55,6 +55,9 @@ _PRE = re.compile(r"<pre>(.*)</pre>", re.S)
 _FAILED = re.compile(r"<p>Failed to fetch: status=(\d{3})</p>")
 
 
+NO_RANKS: Mapping[int, Answer] = {}
+
+
 class NoServerError(FrAnalysisError):
     """No debug server answers at an address, or what answers is none.
 
@@ -74,14 +77,14 @@ class Snapshot:
         trace: their dumps and stacks.
         taken_ns: when it was asked for, on this host's clock.
         notes: which ranks did not answer, and why.
-        silent: ranks that did not answer at all.
+        silent: ranks that did not answer at all, and how they did not.
         alone: no rank answered.
     """
 
     trace: Trace
     taken_ns: int
     notes: tuple[str, ...] = ()
-    silent: frozenset[int] = frozenset()
+    silent: Mapping[int, Answer] = field(default_factory=dict)
 
     @property
     def alone(self) -> bool:
@@ -98,7 +101,7 @@ class _Rank:
     dumps: dict[str, RankDump] = field(default_factory=dict)
     unreadable: str | None = None
     stacks: RankStacks | None = None
-    trouble: tuple[Contact, str] | None = None
+    trouble: Answer | None = None
 
 
 def parse_url(url: str) -> Address:
@@ -136,7 +139,7 @@ def _read_rank(
         if not answer.is_good:
             why = answer.error or f"it answered {name} with status {answer.status}"
             if answer.contact is not Contact.ANSWERED:
-                found.trouble = answer.contact, why
+                found.trouble = answer
             else:
                 found.unreadable = why
             continue
@@ -158,8 +161,8 @@ def _read_rank(
 
 
 _TROUBLES = {
-    Contact.SILENT: "took the connection but did not answer ({reason}): the process is stopped "
-    "or its host is overloaded",
+    Contact.SILENT: "did not answer ({reason}): the process is stopped, or its host is "
+    "overloaded or cut off",
     Contact.GONE: "did not answer ({reason}): the process has ended, most likely",
     Contact.UNREACHABLE: "could not be reached ({reason})",
 }
@@ -167,16 +170,16 @@ _TROUBLES = {
 
 def _trouble_notes(ranks: Iterable[_Rank]) -> list[str]:
     """One note per way in which ranks did not answer."""
-    alike: dict[tuple[Contact, str], list[_Rank]] = defaultdict(list)
+    alike: dict[Answer, list[_Rank]] = defaultdict(list)
     for found in ranks:
         if found.trouble and not found.dumps:
             alike[found.trouble].append(found)
     notes = []
-    for (contact, reason), silent in alike.items():
+    for trouble, silent in alike.items():
         who = named_ranks([found.rank for found in silent])
         if len(silent) == 1:
             who += f" at {silent[0].source}"
-        notes.append(f"{who} {_TROUBLES[contact].format(reason=reason)}")
+        notes.append(f"{who} {_TROUBLES[trouble.contact].format(reason=trouble.error)}")
     return notes
 
 
@@ -223,7 +226,7 @@ def _snapshot(ranks: list[_Rank], taken_ns: int) -> Snapshot:
         ),
         taken_ns=taken_ns,
         notes=tuple(notes),
-        silent=frozenset(r.rank for r in ranks if r.trouble and not r.dumps),
+        silent={r.rank: r.trouble for r in ranks if r.trouble and not r.dumps},
     )
 
 
@@ -247,10 +250,9 @@ async def _ask_rank(
 
 
 async def _ask_ranks(
-    addresses: Mapping[int, Address | None], timeout_s: float, silent: Collection[int]
+    addresses: Mapping[int, Address | None], timeout_s: float, silent: Mapping[int, Answer]
 ) -> list[_Rank]:
     """Ask all ranks, so many at once; waiting takes a few timeouts altogether at most."""
-    again = Answer(Contact.SILENT, error=f"no answer within {timeout_s:g} s")
     late = Answer(Contact.UNREACHABLE, error="not asked: too many others did not answer")
     ranks: list[_Rank] = []
     waiting = sorted(addresses)[::-1]
@@ -259,7 +261,9 @@ async def _ask_ranks(
     while waiting or running:
         while waiting and len(running) < AT_ONCE:
             rank = waiting.pop()
-            known = again if rank in silent else late if given_up > MOST_SILENT else None
+            known = silent.get(rank)
+            if known is None and given_up > MOST_SILENT:
+                known = late
             asked = _ask_rank(rank, addresses[rank], timeout_s, known)
             running.add(asyncio.create_task(asked))
         done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
@@ -269,20 +273,22 @@ async def _ask_ranks(
 
 
 def collect_ranks(
-    addresses: Mapping[int, Address | None], timeout_s: float, silent: Collection[int] = ()
+    addresses: Mapping[int, Address | None],
+    timeout_s: float,
+    silent: Mapping[int, Answer] = NO_RANKS,
 ) -> Snapshot:
     """Ask every rank's worker for what it has recorded and for its stacks.
 
     Args:
         addresses: where each rank's worker listens; None where that is not known.
         timeout_s: seconds that each of them has to answer.
-        silent: ranks that were silent a moment ago and need not be asked again.
+        silent: ranks that did not answer a moment ago and are not asked again.
 
     Returns:
         The snapshot. It takes a few times ``timeout_s`` at most, plus reading the answers.
     """
     taken_ns = time.time_ns()
-    return _snapshot(asyncio.run(_ask_ranks(addresses, timeout_s, silent)), taken_ns)
+    return _snapshot(run(_ask_ranks(addresses, timeout_s, silent)), taken_ns)
 
 
 def _front_answer(server: Address, answer: Answer) -> Answer:
@@ -293,7 +299,7 @@ def _front_answer(server: Address, answer: Answer) -> Answer:
         "where it runs"
     )
     if answer.contact is Contact.SILENT:
-        raise NoServerError(f"{start}something listens there but gave {answer.error}")
+        raise NoServerError(f"{start}{answer.error}; is rank 0's host up, and reached from here?")
     if answer.contact is not Contact.ANSWERED:
         raise NoServerError(
             f"{start}no debug server answers there ({answer.error}); {hint}",
@@ -381,7 +387,7 @@ async def _ask_front(
     return ranks if any(found.dumps for found in ranks) else None
 
 
-async def _collect(server: Address, timeout_s: float, silent: Collection[int]) -> Snapshot:
+async def _collect(server: Address, timeout_s: float, silent: Mapping[int, Answer]) -> Snapshot:
     taken_ns = time.time_ns()
     addresses = await _find_ranks(server, timeout_s)
     ranks = await _ask_ranks(addresses, timeout_s, silent)
@@ -397,13 +403,13 @@ async def _collect(server: Address, timeout_s: float, silent: Collection[int]) -
     return _snapshot(ranks, taken_ns)
 
 
-def collect(url: str, timeout_s: float, silent: Collection[int] = ()) -> Snapshot:
+def collect(url: str, timeout_s: float, silent: Mapping[int, Answer] = NO_RANKS) -> Snapshot:
     """Ask all ranks of a running job for what they have recorded and for their stacks.
 
     Args:
         url: of the job's debug server, ``http://HOST:25999`` on rank 0's host.
         timeout_s: seconds that each rank has to answer.
-        silent: ranks that were silent a moment ago and need not be asked again.
+        silent: ranks that did not answer a moment ago and are not asked again.
 
     Returns:
         The snapshot. Ranks that do not answer are in its ``silent`` and ``notes``.
@@ -411,4 +417,4 @@ def collect(url: str, timeout_s: float, silent: Collection[int] = ()) -> Snapsho
     Raises:
         NoServerError: no debug server answers there.
     """
-    return asyncio.run(_collect(parse_url(url), timeout_s, silent))
+    return run(_collect(parse_url(url), timeout_s, silent))

@@ -14,12 +14,18 @@ import errno
 import os
 import re
 import socket
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Any, TypeVar
 
 MAX_ANSWER = 64 << 20
 """Bytes: a recorder of 2000 entries answers 0.7 MB (torch 2.13)."""
 MAX_HEAD = 64 << 10
+
+Result = TypeVar("Result")
 
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})[ \r]")
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,15})[ \t]*\r\n", re.IGNORECASE)
@@ -30,11 +36,12 @@ class Contact(Enum):
 
     ANSWERED = auto()
     SILENT = auto()
-    """The connection stands, but no whole answer came in time: a stopped process does that."""
+    """No whole answer came in time, or no connection: a stopped process takes a few of them, and
+    none when it has these, which cannot be told from a firewall."""
     GONE = auto()
     """The host refused or broke the connection: nobody listens there."""
     UNREACHABLE = auto()
-    """There is no way from here to there: no such name, no route, a firewall."""
+    """There is no way from here to there: no such name, no route."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +75,27 @@ class Answer:
     def is_good(self) -> bool:
         """Whether the question was answered, and not by an error."""
         return self.status == 200
+
+
+def run(work: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine to its end, in a thread of its own: the caller's may have a loop.
+
+    Args:
+        work: the coroutine.
+
+    Returns:
+        What it returns; what it raises is raised. Ctrl-C ends the waiting at once.
+    """
+    outcome: Future[Result] = Future()
+
+    def body() -> None:
+        try:
+            outcome.set_result(asyncio.run(work))
+        except BaseException as error:  # to be raised where the result is awaited
+            outcome.set_exception(error)
+
+    threading.Thread(target=body, daemon=True).start()
+    return outcome.result()
 
 
 async def _talk(
@@ -131,9 +159,8 @@ async def ask(
         async with asyncio.timeout(timeout_s):
             return await _talk(address, method, path, limit, connected)
     except TimeoutError:
-        if connected:
-            return Answer(Contact.SILENT, error=f"no answer within {timeout_s:g} s")
-        return Answer(Contact.UNREACHABLE, error=f"no connection within {timeout_s:g} s")
+        what = "answer" if connected else "connection"
+        return Answer(Contact.SILENT, error=f"no {what} within {timeout_s:g} s")
     except asyncio.IncompleteReadError:
         return Answer(Contact.GONE, error="it closed the connection without an answer")
     except asyncio.LimitOverrunError:

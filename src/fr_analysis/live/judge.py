@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -18,7 +18,8 @@ import numpy as np
 from fr_analysis.attribute import attribute
 from fr_analysis.attribute.evidence import named_ranks
 from fr_analysis.diagnosis import AttributionState, Diagnosis, Fault, FaultKind, StuckGroup, Verdict
-from fr_analysis.live.collect import Snapshot
+from fr_analysis.live.collect import NO_RANKS, Snapshot
+from fr_analysis.live.fetch import Answer
 from fr_analysis.match import Progress, match
 from fr_analysis.trace import UNKNOWN, Completion, RankDump
 
@@ -114,13 +115,14 @@ def describe_moves(moves: dict[int, int]) -> str:
 
 
 def waited_s(reading: Reading, fault: Fault) -> float | None:
-    """Seconds since the first rank entered what a fault is about; None where not recorded.
+    """Seconds since the first rank entered what a fault is about; None where that is not known.
 
-    From the rank's clock to this host's: as far apart as these are, it is wrong.
+    From the rank's clock to this host's: as far apart as these are, it is wrong. A clock that is
+    ahead of ours shows in a wait that has not begun.
     """
-    if fault.first_seen_ns is None:
+    if fault.first_seen_ns is None or fault.first_seen_ns > reading.snapshot.taken_ns:
         return None
-    return max(0.0, (reading.snapshot.taken_ns - fault.first_seen_ns) / 1e9)
+    return (reading.snapshot.taken_ns - fault.first_seen_ns) / 1e9
 
 
 def _longest_pause_s(reading: Reading, ranks: Iterable[int]) -> float:
@@ -225,8 +227,8 @@ def _with_faults(diagnosis: Diagnosis, kept: Collection[Fault]) -> Diagnosis:
     )
 
 
-Take = Callable[[Collection[int]], Snapshot]
-"""Takes a snapshot; the ranks that it is given were silent a moment ago and are not asked."""
+Take = Callable[[Mapping[int, Answer]], Snapshot]
+"""Takes a snapshot; ranks that it is given did not answer a moment ago and are not asked."""
 
 
 def examine(take: Take, pause_s: float = PAUSE_S) -> tuple[Reading, Diagnosis]:
@@ -239,7 +241,7 @@ def examine(take: Take, pause_s: float = PAUSE_S) -> tuple[Reading, Diagnosis]:
     Returns:
         The last reading, and the answer.
     """
-    first = read(take(()))
+    first = read(take(NO_RANKS))
     if not (first.diagnosis.faults or first.diagnosis.wavefront or first.diagnosis.waits):
         return first, first.diagnosis
     since_s = (time.time_ns() - first.snapshot.taken_ns) / 1e9

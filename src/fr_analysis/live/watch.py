@@ -9,7 +9,7 @@ from enum import Enum, auto
 
 from fr_analysis.attribute.evidence import named_ranks
 from fr_analysis.diagnosis import Diagnosis, StuckGroup, Verdict
-from fr_analysis.live.collect import NoServerError
+from fr_analysis.live.collect import NO_RANKS, NoServerError
 from fr_analysis.live.judge import Reading, Take, describe_moves, fronts, moved, read, settle
 
 RETRY_S = 1.0
@@ -56,7 +56,7 @@ class _Watch:
         self.proven = False
 
     def look(self, take: Take, now: float, stuck_after_s: float) -> None:
-        before, self.reading = self.reading, read(take(()))
+        before, self.reading = self.reading, read(take(NO_RANKS))
         self.moves = moved(before, self.reading) if before else {}
         keys = fronts(self.reading)
         self.since = {key: self.since.get(key, now) for key in keys}
