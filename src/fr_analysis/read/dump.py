@@ -11,14 +11,24 @@ keys. Fields came over time, so a missing one is normal: 2.2 brought
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable
 from pathlib import Path
-from typing import Any, Generic, TypeGuard, TypeVar
+from typing import Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
 
 from fr_analysis.errors import NotADump, UnreadableDump
+from fr_analysis.read.fields import (
+    Entries,
+    Flags,
+    Parsed,
+    Table,
+    are_true,
+    equal,
+    integers,
+    times,
+    values_of,
+)
 from fr_analysis.trace import (
     DEFAULT_GROUP,
     UNKNOWN,
@@ -50,8 +60,6 @@ _MAX_INT = (1 << 63) - 1
 _DECIMAL = re.compile(r"-?[0-9]{1,18}")
 _RANK_SPAN = re.compile(r"^\s*(\d{1,6})\s*-\s*(\d{1,6})\s*$")
 _RANK_LIST = re.compile(r"^\s*[\[(]?\s*(\d{1,6}\s*(?:,\s*\d{1,6}\s*)*,?)\s*[\])]?\s*$")
-
-Item = TypeVar("Item", bound=Hashable)
 
 
 def _is_int(value: object) -> TypeGuard[int]:
@@ -150,79 +158,144 @@ def _frame(value: object) -> Frame:
     )
 
 
-class _Table(Generic[Item]):
-    """A side table: each distinct item once, found by an index."""
+def _signatures(entries: Entries) -> tuple[IntColumn, tuple[Signature, ...]]:
+    """What each operation was called with: an index per entry, and the distinct signatures."""
+    names = Parsed(lambda value: _text(value) or "unknown")
+    sizes, dtypes, splits = Parsed(_sizes), Parsed(_texts), Parsed(_splits)
 
-    def __init__(self) -> None:
-        self.index: dict[Item, int] = {}
+    def split_sizes(direction: str) -> list[int]:
+        # TorchComms calls them input_splits.
+        found = values_of(entries, f"{direction}_split_sizes")
+        others = values_of(entries, f"{direction}_splits")
+        return splits.indices([b if a is None else a for a, b in zip(found, others, strict=True)])
 
-    def add(self, item: Item) -> int:
-        return self.index.setdefault(item, len(self.index))
+    parts = zip(
+        names.indices(values_of(entries, "profiling_name")),
+        sizes.indices(values_of(entries, "input_sizes")),
+        sizes.indices(values_of(entries, "output_sizes")),
+        dtypes.indices(values_of(entries, "input_dtypes")),
+        dtypes.indices(values_of(entries, "output_dtypes")),
+        split_sizes("input"),
+        split_sizes("output"),
+        strict=True,
+    )
+    distinct: Table[tuple[int, ...]] = Table()
+    column = np.fromiter(map(distinct.add, parts), dtype=np.int64, count=len(entries))
+    name_of, size_of = names.items(), sizes.items()
+    dtype_of, split_of = dtypes.items(), splits.items()
+    return column, tuple(
+        Signature(
+            name_of[name],
+            size_of[a],
+            size_of[b],
+            dtype_of[c],
+            dtype_of[d],
+            split_of[e],
+            split_of[f],
+        )
+        for name, a, b, c, d, e, f in distinct.items()
+    )
 
-    def __len__(self) -> int:
-        return len(self.index)
 
-    def items(self) -> tuple[Item, ...]:
-        return tuple(self.index)
+def _stacks(entries: Entries) -> tuple[IntColumn, tuple[tuple[Frame, ...], ...]]:
+    """The stack of each call: an index per entry or UNKNOWN, and the distinct stacks.
 
-
-class _Parsed(Generic[Item]):
-    """Parts of entries as items of a side table; an object named often is parsed once.
-
-    The content outlives the table, so an object's id stays its own.
+    torch memoises frames by pointer: equal stacks are lists of the same objects.
     """
+    distinct: Table[tuple[Frame, ...]] = Table()
+    of_objects: dict[tuple[int, ...], int] = {}
+    frame_of_object: dict[int, Frame] = {}
+    column = []
+    for frames in values_of(entries, "frames"):
+        if not isinstance(frames, list | tuple) or not frames:
+            column.append(UNKNOWN)
+            continue
+        kept = frames if len(frames) <= MAX_FRAMES else frames[:MAX_FRAMES]
+        key = tuple(map(id, kept))
+        stack = of_objects.get(key)
+        if stack is None:
+            for value in kept:
+                if id(value) not in frame_of_object:
+                    frame_of_object[id(value)] = _frame(value)
+            stack = of_objects[key] = distinct.add(tuple(frame_of_object[at] for at in key))
+        column.append(stack)
+    return np.array(column, dtype=np.int64), distinct.items()
 
-    def __init__(self, parse: Callable[[object], Item]) -> None:
-        self._parse = parse
-        self._table: _Table[Item] = _Table()
-        self._of_object: dict[int, int] = {}
-        self.items: list[Item] = []
 
-    def index(self, value: object) -> int:
-        """The item's index; equal items have the same."""
-        known = self._of_object.get(id(value))
-        if known is None:
-            item = self._parse(value)
-            known = self._table.add(item)
-            if known == len(self.items):
-                self.items.append(item)
-            self._of_object[id(value)] = known
-        return known
+def _transfers(entries: Entries, operations: list[str]) -> Flags:
+    """Which operations are sends or receives."""
+    told = values_of(entries, "is_p2p")
+    found = are_true(told)
+    for at in np.flatnonzero(equal(told, None)).tolist():
+        if "is_p2p" not in entries[at]:  # before 2.2
+            found[at] = bool(re.match(r"\w+:(send|recv) \d+(->|<-)\d+", operations[at]))
+    return found
 
 
-def _completion(entry: dict[str, Any], completed_up_to: int, number: int) -> Completion:
-    """Judge one entry by the signs that its backend gives.
+def _numbers(entries: Entries, is_p2p: Flags) -> IntColumn:
+    """The sequence number of each operation, among collectives or among transfers."""
+    number = integers(values_of(entries, "collective_seq_id"), _number)
+    if is_p2p.any():
+        number = np.where(is_p2p, integers(values_of(entries, "p2p_seq_id"), _number), number)
+    for at in np.flatnonzero(number == UNKNOWN).tolist():
+        number[at] = _number(entries[at].get("seq_id"))  # before 2.2
+    return number
+
+
+def _records(entries: Entries) -> IntColumn:
+    """Each operation's number in its recorder."""
+    record = values_of(entries, "record_id")
+    if None in record:  # before 2.2
+        record = [entry.get("record_id", entry.get("id")) for entry in entries]
+    return integers(record, _number)
+
+
+def _completions(
+    entries: Entries,
+    state: list[Any],
+    completed_ns: IntColumn,
+    number: IntColumn,
+    completed_up_to: IntColumn,
+) -> npt.NDArray[np.int8]:
+    """Judge each entry by the signs that its backend gives.
 
     NCCL sets ``state`` to ``completed``. On CPU ``state`` stays ``scheduled`` for ever
     and ``retired``, or the group's ``last_completed_collective``, is the only sign.
     """
-    state = entry.get("state")
-    if state == "completed" or _time(entry.get("time_discovered_completed_ns")) != UNKNOWN:
-        return Completion.COMPLETED
-    if entry.get("retired") is True:
-        return Completion.TIMED if "duration_ms" in entry else Completion.RETIRED
-    if number != UNKNOWN and number <= completed_up_to:
-        return Completion.RETIRED
-    if state in ("scheduled", "started") or entry.get("retired") is False:
-        return Completion.PENDING
-    return Completion.UNKNOWN
+    retired = values_of(entries, "retired")
+    is_retired = are_true(retired)
+    timed = np.fromiter(("duration_ms" in e for e in entries), dtype=np.bool_, count=len(entries))
+    is_under_way = equal(state, "scheduled") | equal(state, "started")
+    not_retired = np.fromiter((r is False for r in retired), dtype=np.bool_, count=len(entries))
+    return np.select(
+        [
+            equal(state, "completed") | (completed_ns != UNKNOWN),
+            is_retired & timed,
+            is_retired | ((number != UNKNOWN) & (number <= completed_up_to)),
+            is_under_way | not_retired,
+        ],
+        [
+            np.int8(Completion.COMPLETED),
+            np.int8(Completion.TIMED),
+            np.int8(Completion.RETIRED),
+            np.int8(Completion.PENDING),
+        ],
+        np.int8(Completion.UNKNOWN),
+    ).astype(np.int8)
 
 
-def _close_batches(
-    names: list[str], group: IntColumn, number: IntColumn, completion: npt.NDArray[np.int8]
-) -> None:
+def _close_batches(closes: Flags, operations: Operations) -> None:
     """Give the operations of a batch the completion of the entry that closes it, in place.
 
     NCCL records the operations of one ``batch_isend_irecv`` or coalescing manager under
     one number, then an entry ``coalesced``; only that one is ever updated. Batches of
     transfers all have the same number: they do not count as transfers.
     """
-    closes = [name.endswith(":coalesced") for name in names]
-    for closing, is_closing in enumerate(closes):
+    group, number, completion = operations.group, operations.number, operations.completion
+    for closing in np.flatnonzero(closes).tolist():
         row = closing - 1
         while (
-            is_closing
-            and row >= 0
+            row >= 0
             and not closes[row]
             and group[row] == group[closing]
             and number[row] == number[closing]
@@ -400,126 +473,63 @@ def build_dump(
     if len(entries) > MAX_OPERATIONS:
         raise UnreadableDump(f"has {len(entries)} entries, more than any ring buffer holds")
 
+    entries = [entry for entry in entries if isinstance(entry, dict)]
     statuses = _statuses(content)
     declared, nameless = _declarations(content)
     if group_world_size:
         _shift_default_group(declared, rank - rank % group_world_size)
-    groups: _Table[GroupName] = _Table()
-    stacks: _Table[tuple[Frame, ...]] = _Table()
-    operation_names: _Table[str] = _Table()
-    sizes, dtypes, splits = _Parsed(_sizes), _Parsed(_texts), _Parsed(_splits)
-    signature_keys: _Table[tuple[int, ...]] = _Table()
-    # torch memoises frames by pointer: equal stacks are lists of the same objects.
-    stack_of_list: dict[int, int] = {}
-    stack_of_objects: dict[tuple[int, ...], int] = {}
-    frame_of_object: dict[int, Frame] = {}
-    local_ids: dict[str, int] = {}
-    rows: list[tuple[int, ...]] = []
 
-    for entry in entries:
-        if not isinstance(entry, dict):
-            continue
-        named = entry.get("process_group")
-        if isinstance(named, list | tuple) and len(named) == 2:
-            group_name = GroupName(_text(named[0]), _text(named[1]))
+    def parse_group(value: object) -> GroupName:
+        if isinstance(value, list | tuple) and len(value) == 2:
+            name = GroupName(_text(value[0]), _text(value[1]))
         else:
-            group_name = GroupName(_text(named), "")
-        if not group_name.description and group_name.name in declared:
-            group_name = declared[group_name.name][0]
-        local_id = _number(entry.get("pg_id"))
-        local_ids[group_name.name] = local_id
-        status = statuses.get(local_id)
-        is_p2p = entry.get("is_p2p") is True
-        operation = _text(entry.get("profiling_name")) or "unknown"
-        if "is_p2p" not in entry:  # before 2.2
-            is_p2p = bool(re.match(r"\w+:(send|recv) \d+(->|<-)\d+", operation))
-        number = _number(entry.get("p2p_seq_id" if is_p2p else "collective_seq_id"))
-        if number == UNKNOWN:
-            number = _number(entry.get("seq_id"))  # before 2.2
-        completed_up_to = status.last_completed if status and not is_p2p else UNKNOWN
-        frames = entry.get("frames")
-        stack = UNKNOWN
-        if isinstance(frames, list | tuple) and frames:
-            stack = stack_of_list.get(id(frames), UNKNOWN)
-            if stack == UNKNOWN:
-                kept = frames[:MAX_FRAMES]
-                key = tuple(map(id, kept))
-                stack = stack_of_objects.get(key, UNKNOWN)
-                if stack == UNKNOWN:
-                    for value in kept:
-                        if id(value) not in frame_of_object:
-                            frame_of_object[id(value)] = _frame(value)
-                    stack = stacks.add(tuple(frame_of_object[at] for at in key))
-                    stack_of_objects[key] = stack
-                stack_of_list[id(frames)] = stack
-        started_ns = _time(entry.get("time_discovered_started_ns"))
-        rows.append(
-            (
-                groups.add(group_name),
-                signature_keys.add(
-                    (
-                        operation_names.add(operation),
-                        sizes.index(entry.get("input_sizes")),
-                        sizes.index(entry.get("output_sizes")),
-                        dtypes.index(entry.get("input_dtypes")),
-                        dtypes.index(entry.get("output_dtypes")),
-                        splits.index(entry.get("input_split_sizes", entry.get("input_splits"))),
-                        splits.index(entry.get("output_split_sizes", entry.get("output_splits"))),
-                    )
-                ),
-                stack,
-                number,
-                _number(entry.get("record_id", entry.get("id"))),
-                is_p2p,
-                _completion(entry, completed_up_to, number),
-                entry.get("state") in ("started", "completed") or started_ns != UNKNOWN,
-                _time(entry.get("time_created_ns")),
-                started_ns,
-                _time(entry.get("time_discovered_completed_ns")),
-            )
-        )
+            name = GroupName(_text(value), "")
+        if not name.description and name.name in declared:
+            return declared[name.name][0]
+        return name
 
-    columns = np.array(rows, dtype=np.int64).reshape(len(rows), 11).T.copy()
-    operations = Operations(
-        group=columns[0],
-        signature=columns[1],
-        stack=columns[2],
-        number=columns[3],
-        record=columns[4],
-        is_p2p=columns[5].astype(np.bool_),
-        completion=columns[6].astype(np.int8),
-        started=columns[7].astype(np.bool_),
-        created_ns=columns[8],
-        started_ns=columns[9],
-        completed_ns=columns[10],
+    recorded_groups = Parsed(parse_group)
+    group_of_entry = np.array(
+        recorded_groups.indices(values_of(entries, "process_group")), dtype=np.int64
     )
-    names = operation_names.items()
-    table = tuple(
-        Signature(
-            names[name],
-            sizes.items[inputs],
-            sizes.items[outputs],
-            dtypes.items[input_dtypes],
-            dtypes.items[output_dtypes],
-            splits.items[input_splits],
-            splits.items[output_splits],
-        )
-        for (
-            name,
-            inputs,
-            outputs,
-            input_dtypes,
-            output_dtypes,
-            input_splits,
-            output_splits,
-        ) in signature_keys.items()
+    groups: Table[GroupName] = Table()
+    for recorded in recorded_groups.items():
+        groups.add(recorded)
+    local_id = integers(values_of(entries, "pg_id"), _number)
+    signature, table = _signatures(entries)
+    stack, stacks = _stacks(entries)
+    is_p2p = _transfers(entries, [table[at].operation for at in signature.tolist()])
+    number = _numbers(entries, is_p2p)
+    state = values_of(entries, "state")
+    started_ns = times(values_of(entries, "time_discovered_started_ns"), _time, MAX_TIME_NS)
+    completed_ns = times(values_of(entries, "time_discovered_completed_ns"), _time, MAX_TIME_NS)
+    completed_up_to = np.full(len(entries), UNKNOWN, dtype=np.int64)
+    for local, status in statuses.items():
+        completed_up_to[(local_id == local) & ~is_p2p] = status.last_completed
+    operations = Operations(
+        group=group_of_entry,
+        signature=signature,
+        stack=stack,
+        number=number,
+        record=_records(entries),
+        is_p2p=is_p2p,
+        completion=_completions(entries, state, completed_ns, number, completed_up_to),
+        started=equal(state, "started") | equal(state, "completed") | (started_ns != UNKNOWN),
+        created_ns=times(values_of(entries, "time_created_ns"), _time, MAX_TIME_NS),
+        started_ns=started_ns,
+        completed_ns=completed_ns,
     )
     _close_batches(
-        [table[index].operation for index in columns[1]],
-        operations.group,
-        operations.number,
-        operations.completion,
+        np.array([entry.operation.endswith(":coalesced") for entry in table], dtype=np.bool_)[
+            signature
+        ],
+        operations,
     )
+    names = [name.name for name in recorded_groups.items()]
+    local_ids = {
+        names[at]: local
+        for at, local in zip(group_of_entry.tolist(), local_id.tolist(), strict=True)
+    }
     recorded_names = {group.name for group in groups.index}
     for name, (group_name, _) in declared.items():
         if name not in recorded_names:
@@ -544,7 +554,7 @@ def build_dump(
         statuses=tuple(status_by_name.get(group.name) for group in groups.index),
         operations=operations,
         signatures=table,
-        stacks=stacks.items(),
+        stacks=stacks,
         numbers_per_recorder=_numbers_per_recorder(content, operations),
         health=_health(content),
         world=world,
