@@ -24,12 +24,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fr_analysis.attribute.evidence import named_ranks
+from fr_analysis.attribute.frames import is_torch
 from fr_analysis.errors import FrAnalysisError, UnreadableDump
 from fr_analysis.live.fetch import Address, Answer, Contact, ask, run
+from fr_analysis.match.semantics import operation_name
 from fr_analysis.read.decode import load_json
 from fr_analysis.read.dump import MAX_RANK, build_dump
 from fr_analysis.read.stacks import stacks_of_rank
-from fr_analysis.trace import RankDump, RankStacks, Trace, Unread
+from fr_analysis.trace import Completion, RankDump, RankStacks, Trace, Unread
 
 RECORDERS = {
     "fr_trace_json": "/fr_trace_json",
@@ -160,6 +162,27 @@ def _read_rank(
     return found
 
 
+def _with_line(dump: RankDump, stacks: RankStacks | None) -> RankDump:
+    """Give what a rank is in now the line of code that called it, from the rank's stacks.
+
+    Workers answer without the recorder's own frames (torch 2.13).
+    """
+    operations = dump.operations
+    if dump.stacks or not stacks or not len(operations):
+        return dump
+    if operations.completion[-1] != Completion.PENDING:
+        return dump
+    name = operation_name(dump.signatures[operations.signature[-1]].operation)
+    for thread in stacks.threads:
+        if any(frame.name == name and is_torch(frame) for frame in thread.frames):
+            stack = operations.stack.copy()
+            stack[-1] = 0
+            return replace(
+                dump, operations=replace(operations, stack=stack), stacks=(thread.frames,)
+            )
+    return dump
+
+
 _TROUBLES = {
     Contact.SILENT: "did not answer ({reason}): the process is stopped, or its host is "
     "overloaded or cut off",
@@ -195,7 +218,7 @@ def _snapshot(ranks: list[_Rank], taken_ns: int) -> Snapshot:
     for found in ranks:
         dump = found.dumps.get(used) or next(iter(found.dumps.values()), None)
         if dump is not None:
-            dumps[found.rank] = dump
+            dumps[found.rank] = _with_line(dump, found.stacks)
     notes = _trouble_notes(ranks)
     if others:
         notes.append(

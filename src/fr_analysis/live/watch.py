@@ -100,7 +100,9 @@ def _describe(group: StuckGroup | None) -> str:
     number = f" #{group.collective_seq_id}" if group.collective_seq_id is not None else ""
     verb = "waits" if len(group.waiting) == 1 else "wait"
     place = f"in {group.collective}{number} of group {group.group}"
-    missing = f" for {named_ranks(group.missing)}" if group.missing else ""
+    # A rank whose own device is stuck is missing in what it waits for itself.
+    others = [rank for rank in group.missing if rank not in group.waiting]
+    missing = f" for {named_ranks(others)}" if others else ""
     if not group.waiting:
         return f"{place[3:]} is open"
     return f"{named_ranks(group.waiting)} {verb}{missing} {place}"

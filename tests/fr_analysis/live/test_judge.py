@@ -118,6 +118,9 @@ def test_what_the_record_proves_stays_a_fault_while_the_job_moves() -> None:
     assert settle(first, second).suspects == (2,)
 
 
+GONE = NoServerError("http://x: connection refused", is_gone=True)
+
+
 def look(*snapshots: Snapshot | Exception, stuck_after_s: float = 0.15) -> tuple[Watched, str]:
     """Watch, many times a second."""
     lines: list[str] = []
@@ -159,13 +162,30 @@ def test_a_hang_of_some_ranks_is_seen_while_others_move() -> None:
     assert watched.diagnosis.suspects == (1,)
 
 
+def test_a_missing_rank_that_works_elsewhere_is_slow_not_stuck() -> None:
+    """Rank 0 waits in the same place all the time, and rank 1 goes on in a group of its own."""
+
+    def busy(steps: int) -> Snapshot:
+        waits, late = rank(range(1, 4), 4, 100, 0.5), rank(range(1, 4), None, 100, 0.5)
+        for content, last in ((waits, 4), (late, 3)):
+            content["pg_status"] = {"0": {"last_enqueued_collective": last}}
+        late["entries"] += [
+            entry(number, group=("7", "own"), pg_id=1, record_id=2 + number)
+            for number in range(1, steps)
+        ]
+        return snapshot(waits, late)
+
+    lasting = [busy(steps) for steps in range(2, 12)]
+    watched, said = look(*lasting, GONE)
+    assert watched.end is End.GONE
+    assert "stuck" not in said, said
+    assert "moving: rank 1 recorded 1 more operation" in said
+
+
 def test_nobody_answers_for_long() -> None:
     watched, said = look(stuck(), snapshot(None, None))
     assert watched.end is End.STUCK
     assert "waiting for 0 s: nobody answers; no answer of ranks 0, 1" in said
-
-
-GONE = NoServerError("http://x: connection refused", is_gone=True)
 
 
 @pytest.mark.parametrize(

@@ -219,6 +219,7 @@ def test_one_answer_names_the_rank_its_line_and_since_when(hung: dict[str, Said]
     assert once.status == ExitStatus.FAULT, once.out
     assert once.out.startswith("FAULT: suspect rank 2; ranks 0, 1, 3 wait.\n")
     assert re.search(r"live_job\.py:\d+ in stuck_in_data_loader", once.out)
+    assert re.search(r"ranks 0, 1, 3 wait in .*, called at \S+live_job\.py:\d+ in train", once.out)
     assert re.search(r"has waited since [\d:]+ UTC, for \d+ s, and no rank in it moved", once.out)
     assert once.took_s < 8
 
