@@ -43,11 +43,9 @@ try:
     _route("/", lambda request: b"")
     _nav_link("/", "")
     _store_client, _world_size = _store.tcpstore_client, _store.get_world_size
-    if not all(
-        hasattr(_BASE, name)
-        for name in ("routes", "nav_links", "templates", "dump", "dump_filename")
-    ):
-        raise AttributeError("DebugHandler lacks a method")
+    _NEEDED = ("routes", "nav_links", "templates", "dump", "dump_filename", "fetch_timeout")
+    if not all(hasattr(_BASE, name) for name in _NEEDED):
+        raise AttributeError(f"DebugHandler lacks one of {', '.join(_NEEDED)}")
 except (ImportError, AttributeError, TypeError) as error:
     _torch = sys.modules.get("torch")
     raise ImportError(

@@ -193,7 +193,7 @@ def settle(before: Reading, after: Reading, long_wait_s: float = LONG_WAIT_S) ->
         enough_s = min(max(SHORT_WAIT_S, usual_s), long_wait_s)
         if waited is not None and waited < enough_s:
             notes.append(
-                f"{who} in {_place(fault)} since {waited:.1f} s; this job has paused for "
+                f"{who} in {_place(fault)}, for {waited:.1f} s so far; this job has paused for "
                 f"{usual_s / _MARGIN:.1f} s before, so it may only be slow; --watch tells"
             )
             continue

@@ -91,7 +91,7 @@ def _waits(reading: Reading, diagnosis: Diagnosis) -> list[str]:
             verb = "waits" if len(fault.victims) == 1 else "wait"
             items.append(
                 f"<li>{named_ranks(fault.victims)} {verb} in {escape(fault.collective)} of group "
-                f"{escape(fault.group)} since {waited:.0f} s</li>"
+                f"{escape(fault.group)}, for {waited:.0f} s so far</li>"
             )
     return items
 

@@ -398,3 +398,11 @@ def test_another_torch_is_refused_in_one_line(broken: str) -> None:
     assert last.startswith("ImportError: fr_analysis.debug_server extends torch.distributed.debug")
     assert "as torch 2.13 has it; in torch 9.9: " in last
     assert "During handling" not in done.stderr
+
+
+def test_asking_needs_no_torch() -> None:
+    """It works on a login node."""
+    program = (
+        "import sys; sys.modules['torch'] = None; import fr_analysis.cli, fr_analysis.live.page"
+    )
+    subprocess.run([sys.executable, "-c", program], timeout=60, check=True)

@@ -25,6 +25,7 @@ import pytest
 
 from fr_analysis import schema
 from fr_analysis.cli import ExitStatus
+from fr_analysis.live.collect import page_answers
 from rank_lab import WarmLauncher, run_ranks
 
 SCRIPT = Path(__file__).with_name("live_job.py")
@@ -155,7 +156,10 @@ def hung(job: Job, stopped: object) -> dict[str, Said]:
 def pages(job: Job, hung: object) -> dict[str, tuple[int, str]]:
     """What the server's pages show of the hang."""
     paths = ["/fr_analysis", "/fr_analysis?refresh=10", "/fr_analysis?refresh=<b>", "/fr_trace"]
-    shown = {path: job.get(path) for path in [*paths, "/fr_analysis.json", "/stacks", "/"]}
+    shown = {
+        path: job.get(path)
+        for path in [*paths, "/fr_analysis.json", "/stacks", "/fr_trace_json", "/"]
+    }
     seen = len(list(job.folder.glob("fr_analysis_*.txt")))
     wait_for(lambda: len(list(job.folder.glob("fr_analysis_*.txt"))) > seen + 1, 20)
     return shown
@@ -232,7 +236,7 @@ def test_the_page_and_its_json_where_the_stock_page_fails(
     assert status == 200
     assert '<h1 class="fault">FAULT: suspect rank 2; ranks 0, 1, 3 wait.</h1>' in page
     assert "in stuck_in_data_loader</code>" in page
-    assert re.search(r"ranks 0, 1, 3 wait in all_reduce of group 0 since \d+ s", page)
+    assert re.search(r"ranks 0, 1, 3 wait in all_reduce of group 0, for \d+ s so far", page)
     assert "<title>rank 2, #" in page  # a cell of the grid
     assert "<script>" not in page
     status, text = pages["/fr_analysis.json"]
@@ -250,6 +254,21 @@ def test_refresh_only_on_request(pages: dict[str, tuple[int, str]]) -> None:
 
 def test_the_server_s_other_pages_link_to_it(pages: dict[str, tuple[int, str]]) -> None:
     assert '<a href="/fr_analysis">Analysis</a>' in pages["/"][1]
+
+
+def test_the_server_s_own_pages_can_be_read_where_no_rank_is_in_reach(
+    pages: dict[str, tuple[int, str]],
+) -> None:
+    stacks = page_answers(pages["/stacks"][1])
+    assert [b"in stuck_in_data_loader" in stacks[rank].body for rank in range(4)] == [
+        False,
+        False,
+        True,
+        False,
+    ]
+    assert b"in <module>" in stacks[0].body
+    dumps = page_answers(pages["/fr_trace_json"][1])
+    assert [len(json.loads(dumps[rank].body)["entries"]) for rank in range(4)] == [4] * 4
 
 
 def test_periodic_files(job: Job, pages: object) -> None:
