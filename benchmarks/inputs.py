@@ -92,7 +92,7 @@ def _entries(job: LargeJob, rank: int) -> Iterator[dict[str, Any]]:
         created = BEGIN_NS + record * STEP_NS + rank % 97 * 1000
         done = None if hangs else created + 900_000
         yield {
-            "frames": FRAMES[frames],
+            "frames": list(FRAMES[frames]),
             "record_id": record,
             "pg_id": which,
             "process_group": (groups[which][0], groups[which][1]),
@@ -102,9 +102,10 @@ def _entries(job: LargeJob, rank: int) -> Iterator[dict[str, Any]]:
             "profiling_name": name,
             "time_created_ns": created,
             "duration_ms": None if hangs else 0.8,
-            "input_sizes": sizes,
+            # As torch writes them: lists of their own, strings and frames shared.
+            "input_sizes": [list(size) for size in sizes],
             "input_dtypes": ["BFloat16"],
-            "output_sizes": sizes,
+            "output_sizes": [list(size) for size in sizes],
             "output_dtypes": ["BFloat16"],
             "state": "started" if hangs else "completed",
             "time_discovered_started_ns": created + 100_000,

@@ -19,10 +19,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from fr_analysis.match.columns import EndToEnd
 from fr_analysis.match.p2p import PendingTransfer, match_transfers
 from fr_analysis.match.progress import Join, Progress
 from fr_analysis.match.semantics import ROOTED, operation_name
-from fr_analysis.trace import UNKNOWN, Completion, RankDump
+from fr_analysis.trace import UNKNOWN, Completion, Operations, Signature
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +64,15 @@ class WaitFinder:
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._trace = progress.trace
+        # Of every row of the table of collectives.
+        columns = EndToEnd(progress.trace)
+        places = columns.places(progress)
+        self._completion = columns.column(lambda operations: operations.completion)[places]
+        self._late = columns.column(_completed_late)[places] != 0
+        self._needs_all = columns.of_signatures(_needs_all)[places] != 0
         self._numbers: dict[int, dict[int, tuple[int, int]]] = self._numbers_by_row()
         self._joined: dict[tuple[int, int], dict[int, Join]] = {}
+        self._lacking: dict[tuple[int, int], tuple[tuple[int, ...], tuple[int, ...]]] = {}
         self.outdated = self._outdated()
         self._transfers = match_transfers(progress.trace, progress.groups)
         # Whether recorders note when the device begins an operation: it is set for a job.
@@ -94,26 +102,15 @@ class WaitFinder:
         of one says. Gloo's marks prove it only from the second on: a timeout sets one.
         """
         progress = self._progress
-        finished = np.zeros(len(progress.group), dtype=np.bool_)
-        retired = np.zeros(len(progress.group), dtype=np.bool_)
-        for rank, dump in self._trace.dumps.items():
-            names = [operation_name(signature.operation) for signature in dump.signatures]
-            needs_all = np.array([name not in ROOTED for name in names], dtype=np.bool_)
-            mine = progress.rank == rank
-            rows = progress.row[mine]
-            if not len(rows):
-                continue
-            completion = dump.operations.completion[rows]
-            dense = needs_all[dump.operations.signature[rows]]
-            on_time = ~_completed_late(dump)[rows]
-            finished[mine] = dense & on_time & (completion == _COMPLETED)
-            retired[mine] = dense & (completion == Completion.RETIRED)
         found = {}
+        reliable = self._needs_all & ~self._late
+        finished = reliable & (self._completion == Completion.COMPLETED)
+        retired = self._needs_all & (self._completion == Completion.RETIRED)
+        starts = np.searchsorted(progress.group, np.arange(len(progress.advances) + 1))
         for index, advances in enumerate(progress.advances):
-            here = progress.group == index
-            proofs = progress.number[here & finished]
-            newest = int(proofs.max(initial=-1))
-            marks = np.unique(progress.number[here & retired])
+            here = slice(starts[index], starts[index + 1])
+            newest = int(progress.number[here][finished[here]].max(initial=-1))
+            marks = np.unique(progress.number[here][retired[here]])
             if len(marks) > 1:
                 newest = max(newest, int(marks[-2]))
             behind = {r for r, a in advances.items() if a.exact and a.last_joined < newest}
@@ -129,7 +126,7 @@ class WaitFinder:
         row = len(self._trace.dumps[rank].operations) - 1
         for join in self._progress.joins(group, number):
             if join.rank == rank and join.row == row:
-                late = bool(_completed_late(self._trace.dumps[rank])[row])
+                late = bool(_completed_late(self._trace.dumps[rank].operations)[row])
                 if join.completion is not Completion.COMPLETED or late:
                     return Wait(rank, row, group, number, marked_complete=True)
         return None
@@ -161,18 +158,7 @@ class WaitFinder:
         if not len(progress.group):
             return table
         beyond = progress.number > slowest[progress.group]
-        completion = np.empty(len(progress.group), dtype=np.int8)
-        late = np.zeros(len(progress.group), dtype=np.bool_)
-        for rank, dump in self._trace.dumps.items():
-            mine = progress.rank == rank
-            rows = progress.row[mine]
-            completion[mine] = dump.operations.completion[rows]
-            late[mine] = _completed_late(dump)[rows]
-        last_of = {
-            (index, rank): advance.last_joined
-            for index, advances in enumerate(progress.advances)
-            for rank, advance in advances.items()
-        }
+        completion, late = self._completion, self._late
         wanted = (completion == Completion.PENDING) | (
             beyond & ((completion != Completion.COMPLETED) | late)
         )
@@ -183,18 +169,11 @@ class WaitFinder:
         }
         if incomplete:
             # Where a member left no dump, the newest operation may be the one it never joined.
-            newest = np.array(
-                [
-                    number == last_of.get((group, rank))
-                    for group, number, rank in zip(
-                        progress.group.tolist(),
-                        progress.number.tolist(),
-                        progress.rank.tolist(),
-                        strict=True,
-                    )
-                ],
-                dtype=np.bool_,
+            places, part = np.unique(
+                np.stack([progress.group, progress.rank]), axis=1, return_inverse=True
             )
+            last = [progress.advances[group][rank].last_joined for group, rank in places.T.tolist()]
+            newest = progress.number == np.array(last, dtype=np.int64)[part.reshape(-1)]
             weak = (completion == Completion.RETIRED) | (completion == Completion.UNKNOWN) | late
             wanted |= newest & weak & np.isin(progress.group, list(incomplete))
         for at in np.flatnonzero(wanted):
@@ -242,6 +221,12 @@ class WaitFinder:
 
     def _absent(self, group: int, number: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Members that never joined a collective, and members of whom nothing is known."""
+        place = group, number
+        if place not in self._lacking:
+            self._lacking[place] = self._find_absent(group, number)
+        return self._lacking[place]
+
+    def _find_absent(self, group: int, number: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         advances = self._progress.advances[group]
         absent, unknown = [], []
         for member in self._progress.groups.groups[group].members:
@@ -326,12 +311,16 @@ ABORT_NS = 5_000_000_000
 """An operation that took this long may have been ended by an abort."""
 
 
-def _completed_late(dump: RankDump) -> npt.NDArray[np.bool_]:
+def _needs_all(signature: Signature) -> bool:
+    """Whether nobody can be done with an operation before everybody has joined it."""
+    return operation_name(signature.operation) not in ROOTED
+
+
+def _completed_late(operations: Operations) -> npt.NDArray[np.bool_]:
     """Which operations were seen to complete so late that an abort may have ended them.
 
     NCCL's abort after a timeout marks what hung as completed (pytorch#119249).
     """
-    operations = dump.operations
     known = (operations.created_ns != UNKNOWN) & (operations.completed_ns != UNKNOWN)
     late: npt.NDArray[np.bool_] = known & (
         operations.completed_ns - operations.created_ns >= ABORT_NS

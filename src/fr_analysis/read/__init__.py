@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import gc
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from fr_analysis.errors import FrAnalysisError, NotADump, UnreadableDump
 from fr_analysis.read.decode import decode
 from fr_analysis.read.dump import MAX_RANK, build_dump, contradiction
 from fr_analysis.read.files import copy_of, find_files, prefix_of_name, printable, rank_of_name
+from fr_analysis.read.parallel import read_all
 from fr_analysis.read.stacks import read_stacks
 from fr_analysis.trace import RankDump, RankStacks, Trace, Unread
 
@@ -29,19 +35,8 @@ def read_dump(rank: int, path: Path, *, group_world_size: int | None = None) -> 
         The rank's dump, or why the file is none.
     """
     try:
-        content = decode(path)
-        told = content.get("rank") if isinstance(content, dict) else None
-        if rank_of_name(path.name) is None and type(told) is int and 0 <= told <= MAX_RANK:
-            rank = told
-        dump = build_dump(content, rank, path, group_world_size=group_world_size)
-        # torchft's other groups go on counting per replica group.
-        against = None if group_world_size else contradiction(content, dump)
-        written_ns = path.stat().st_mtime_ns
-        return (
-            Unread(path, against, rank)
-            if against
-            else dataclasses.replace(dump, written_ns=written_ns)
-        )
+        with _collector_off():
+            return _read_content(rank, path, group_world_size)
     except OSError as error:
         return Unread(path, f"cannot be read ({error.strerror})", rank)
     except NotADump as reason:
@@ -50,6 +45,31 @@ def read_dump(rank: int, path: Path, *, group_world_size: int | None = None) -> 
         return Unread(path, str(reason), rank)
     except (MemoryError, RecursionError) as error:
         return Unread(path, f"asks for more than a dump needs ({type(error).__name__})", rank)
+
+
+@contextmanager
+def _collector_off() -> Iterator[None]:
+    """Keep the collector from looking at a dump's many objects again and again: none is a cycle."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _read_content(rank: int, path: Path, group_world_size: int | None) -> RankDump | Unread:
+    content = decode(path)
+    told = content.get("rank") if isinstance(content, dict) else None
+    if rank_of_name(path.name) is None and type(told) is int and 0 <= told <= MAX_RANK:
+        rank = told
+    dump = build_dump(content, rank, path, group_world_size=group_world_size)
+    # torchft's other groups go on counting per replica group.
+    against = None if group_world_size else contradiction(content, dump)
+    if against:
+        return Unread(path, against, rank)
+    return dataclasses.replace(dump, written_ns=path.stat().st_mtime_ns)
 
 
 _LEFT_OVER_NS = 600 * 1_000_000_000
@@ -67,6 +87,28 @@ def _read_file(rank: int, path: Path, group_world_size: int | None) -> list[Rank
     if isinstance(result, RankDump) or not copy_of(path).is_file():
         return [result]
     return [result, read_dump(rank, copy_of(path), group_world_size=group_world_size)]
+
+
+class _Shared:
+    """Side tables that many ranks have alike, kept once: in a large job they outweigh the rest."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, Any] = {}
+
+    def once(self, dump: RankDump) -> RankDump:
+        """The dump, with the tables of an earlier one where these are equal."""
+
+        def same(value: Any) -> Any:
+            return self._known.setdefault(value, value)
+
+        return dataclasses.replace(
+            dump,
+            groups=same(dump.groups),
+            declared_members=tuple(map(same, dump.declared_members)),
+            signatures=same(dump.signatures),
+            stacks=same(dump.stacks),
+            world=same(dump.world),
+        )
 
 
 def _without_strays(unread: list[Unread], dumps: list[RankDump]) -> list[Unread]:
@@ -91,15 +133,15 @@ def _leftovers(dumps: list[RankDump]) -> tuple[list[RankDump], list[Unread]]:
     that wrote to the same place.
     """
     kept, stale = [], []
+    begins = sorted(
+        (int(dump.operations.created_ns.min()), dump.rank) for dump in dumps if len(dump.operations)
+    )
     for dump in dumps:
         newest = _newest_ns(dump)
-        begins = [
-            int(other.operations.created_ns.min())
-            for other in dumps
-            if other.rank != dump.rank and len(other.operations)
-        ]
-        gap = min(begins, default=0) - newest
-        if newest > 0 and len(begins) > 1 and gap > _LEFT_OVER_NS:
+        others = sum(rank != dump.rank for _, rank in begins[:3])
+        begin = next((at for at, rank in begins if rank != dump.rank), 0)
+        gap = begin - newest
+        if newest > 0 and others > 1 and gap > _LEFT_OVER_NS:
             stale.append(
                 Unread(
                     dump.source,
@@ -189,6 +231,7 @@ def read_trace(
     track: Callable[[Sequence[tuple[int, Path]]], Iterable[tuple[int, Path]]] = iter,
     transform_ft: bool = False,
     group_world_size: int | None = None,
+    executor: Executor | None = None,
 ) -> Trace:
     """Read the dumps, and the stacks snapshots beside them, that a path means.
 
@@ -201,6 +244,8 @@ def read_trace(
         transform_ft: the job is of torchft, whose replica groups each count ranks from 0:
             take the members of their default groups as ranks of the job.
         group_world_size: how many ranks a replica group of torchft has.
+        executor: runs the reading of files; without one, they are read in as many processes
+            as there are cores where that is faster.
 
     Returns:
         The trace. Files that could not be used are in ``Trace.unread``.
@@ -216,12 +261,14 @@ def read_trace(
     found = find_files(path, pattern)
     unread = list(found.misfits)
     dumps: list[RankDump] = []
-    for rank, file in track(found.dumps):
-        for result in _read_file(rank, file, ft_size):
+    shared = _Shared()
+    read = functools.partial(_read_file, group_world_size=ft_size)
+    for results in read_all(read, found.dumps, track, executor):
+        for result in results:
             if isinstance(result, Unread):
                 unread.append(result)
             else:
-                dumps.append(result)
+                dumps.append(shared.once(result))
     if not dumps:
         first = unread[0]
         more = f" (and {len(unread) - 1} more files)" if len(unread) > 1 else ""

@@ -23,9 +23,11 @@ from fr_analysis.read.fields import (
     Flags,
     Parsed,
     Table,
-    are_true,
-    equal,
+    are,
+    codes,
+    combined,
     integers,
+    is_anywhere,
     times,
     values_of,
 )
@@ -160,41 +162,28 @@ def _frame(value: object) -> Frame:
 
 def _signatures(entries: Entries) -> tuple[IntColumn, tuple[Signature, ...]]:
     """What each operation was called with: an index per entry, and the distinct signatures."""
-    names = Parsed(lambda value: _text(value) or "unknown")
-    sizes, dtypes, splits = Parsed(_sizes), Parsed(_texts), Parsed(_splits)
 
-    def split_sizes(direction: str) -> list[int]:
-        # TorchComms calls them input_splits.
-        found = values_of(entries, f"{direction}_split_sizes")
-        others = values_of(entries, f"{direction}_splits")
-        return splits.indices([b if a is None else a for a, b in zip(found, others, strict=True)])
-
-    parts = zip(
-        names.indices(values_of(entries, "profiling_name")),
-        sizes.indices(values_of(entries, "input_sizes")),
-        sizes.indices(values_of(entries, "output_sizes")),
-        dtypes.indices(values_of(entries, "input_dtypes")),
-        dtypes.indices(values_of(entries, "output_dtypes")),
-        split_sizes("input"),
-        split_sizes("output"),
-        strict=True,
+    parts: list[Parsed[Any]] = [
+        Parsed(values_of(entries, "profiling_name"), lambda value: _text(value) or "unknown"),
+        Parsed(values_of(entries, "input_sizes"), _sizes),
+        Parsed(values_of(entries, "output_sizes"), _sizes),
+        Parsed(values_of(entries, "input_dtypes"), _texts),
+        Parsed(values_of(entries, "output_dtypes"), _texts),
+    ]
+    for direction in ("input", "output"):
+        # torch's own name, and that of TorchComms.
+        names = f"{direction}_split_sizes", f"{direction}_splits"
+        told = [values_of(entries, name) for name in names if is_anywhere(entries, name)]
+        values = [
+            next((v for v in found if v is not None), None) for found in zip(*told, strict=True)
+        ]
+        parts.append(Parsed(values or [None] * len(entries), _splits))
+    column, distinct = combined([part.column for part in parts])
+    signatures = (
+        Signature(*(part.items[at] for part, at in zip(parts, indices, strict=True)))
+        for indices in distinct
     )
-    distinct: Table[tuple[int, ...]] = Table()
-    column = np.fromiter(map(distinct.add, parts), dtype=np.int64, count=len(entries))
-    name_of, size_of = names.items(), sizes.items()
-    dtype_of, split_of = dtypes.items(), splits.items()
-    return column, tuple(
-        Signature(
-            name_of[name],
-            size_of[a],
-            size_of[b],
-            dtype_of[c],
-            dtype_of[d],
-            split_of[e],
-            split_of[f],
-        )
-        for name, a, b, c, d, e, f in distinct.items()
-    )
+    return column, tuple(signatures)
 
 
 def _stacks(entries: Entries) -> tuple[IntColumn, tuple[tuple[Frame, ...], ...]]:
@@ -202,33 +191,33 @@ def _stacks(entries: Entries) -> tuple[IntColumn, tuple[tuple[Frame, ...], ...]]
 
     torch memoises frames by pointer: equal stacks are lists of the same objects.
     """
-    distinct: Table[tuple[Frame, ...]] = Table()
-    of_objects: dict[tuple[int, ...], int] = {}
+    values = values_of(entries, "frames")
+    if not all(type(frames) is list and len(frames) <= MAX_FRAMES for frames in values):
+        values = [
+            frames[:MAX_FRAMES] if isinstance(frames, list | tuple) else [] for frames in values
+        ]
+    keys = [tuple(map(id, frames)) for frames in values]
     frame_of_object: dict[int, Frame] = {}
-    column = []
-    for frames in values_of(entries, "frames"):
-        if not isinstance(frames, list | tuple) or not frames:
-            column.append(UNKNOWN)
-            continue
-        kept = frames if len(frames) <= MAX_FRAMES else frames[:MAX_FRAMES]
-        key = tuple(map(id, kept))
-        stack = of_objects.get(key)
-        if stack is None:
-            for value in kept:
+    distinct: Table[tuple[Frame, ...]] = Table()
+    index_of: dict[tuple[int, ...], int] = {(): UNKNOWN}
+    for key, frames in dict(zip(keys, values, strict=True)).items():
+        if key:
+            for value in frames:
                 if id(value) not in frame_of_object:
                     frame_of_object[id(value)] = _frame(value)
-            stack = of_objects[key] = distinct.add(tuple(frame_of_object[at] for at in key))
-        column.append(stack)
-    return np.array(column, dtype=np.int64), distinct.items()
+            index_of[key] = distinct.add(tuple(frame_of_object[at] for at in key))
+    column = np.fromiter(map(index_of.__getitem__, keys), dtype=np.int64, count=len(keys))
+    return column, distinct.items()
 
 
 def _transfers(entries: Entries, operations: list[str]) -> Flags:
     """Which operations are sends or receives."""
     told = values_of(entries, "is_p2p")
-    found = are_true(told)
-    for at in np.flatnonzero(equal(told, None)).tolist():
-        if "is_p2p" not in entries[at]:  # before 2.2
-            found[at] = bool(re.match(r"\w+:(send|recv) \d+(->|<-)\d+", operations[at]))
+    found = are(told, True)
+    if None in told:  # before 2.2
+        for at, entry in enumerate(entries):
+            if "is_p2p" not in entry:
+                found[at] = bool(re.match(r"\w+:(send|recv) \d+(->|<-)\d+", operations[at]))
     return found
 
 
@@ -250,9 +239,13 @@ def _records(entries: Entries) -> IntColumn:
     return integers(record, _number)
 
 
+_SCHEDULED, _STARTED, _COMPLETED = 1, 2, 3
+_STATES = {"scheduled": _SCHEDULED, "started": _STARTED, "completed": _COMPLETED}
+
+
 def _completions(
     entries: Entries,
-    state: list[Any],
+    state: npt.NDArray[np.int8],
     completed_ns: IntColumn,
     number: IntColumn,
     completed_up_to: IntColumn,
@@ -263,25 +256,19 @@ def _completions(
     and ``retired``, or the group's ``last_completed_collective``, is the only sign.
     """
     retired = values_of(entries, "retired")
-    is_retired = are_true(retired)
-    timed = np.fromiter(("duration_ms" in e for e in entries), dtype=np.bool_, count=len(entries))
-    is_under_way = equal(state, "scheduled") | equal(state, "started")
-    not_retired = np.fromiter((r is False for r in retired), dtype=np.bool_, count=len(entries))
-    return np.select(
-        [
-            equal(state, "completed") | (completed_ns != UNKNOWN),
-            is_retired & timed,
-            is_retired | ((number != UNKNOWN) & (number <= completed_up_to)),
-            is_under_way | not_retired,
-        ],
-        [
-            np.int8(Completion.COMPLETED),
-            np.int8(Completion.TIMED),
-            np.int8(Completion.RETIRED),
-            np.int8(Completion.PENDING),
-        ],
-        np.int8(Completion.UNKNOWN),
-    ).astype(np.int8)
+    under_way = (state == _SCHEDULED) | (state == _STARTED) | are(retired, False)
+    passed = (number != UNKNOWN) & (number <= completed_up_to)
+    is_retired = are(retired, True)
+    completed = (state == _COMPLETED) | (completed_ns != UNKNOWN)
+    # The strongest sign counts, so it comes last.
+    completion = np.full(len(entries), Completion.UNKNOWN, dtype=np.int8)
+    completion[under_way] = Completion.PENDING
+    completion[passed | is_retired] = Completion.RETIRED
+    for at in np.flatnonzero(is_retired & ~completed).tolist():
+        if "duration_ms" in entries[at]:
+            completion[at] = Completion.TIMED
+    completion[completed] = Completion.COMPLETED
+    return completion
 
 
 def _close_batches(closes: Flags, operations: Operations) -> None:
@@ -488,33 +475,30 @@ def build_dump(
             return declared[name.name][0]
         return name
 
-    recorded_groups = Parsed(parse_group)
-    group_of_entry = np.array(
-        recorded_groups.indices(values_of(entries, "process_group")), dtype=np.int64
-    )
+    recorded_groups = Parsed(values_of(entries, "process_group"), parse_group)
     groups: Table[GroupName] = Table()
-    for recorded in recorded_groups.items():
+    for recorded in recorded_groups.items:
         groups.add(recorded)
     local_id = integers(values_of(entries, "pg_id"), _number)
     signature, table = _signatures(entries)
     stack, stacks = _stacks(entries)
     is_p2p = _transfers(entries, [table[at].operation for at in signature.tolist()])
     number = _numbers(entries, is_p2p)
-    state = values_of(entries, "state")
+    state = codes(values_of(entries, "state"), _STATES)
     started_ns = times(values_of(entries, "time_discovered_started_ns"), _time, MAX_TIME_NS)
     completed_ns = times(values_of(entries, "time_discovered_completed_ns"), _time, MAX_TIME_NS)
     completed_up_to = np.full(len(entries), UNKNOWN, dtype=np.int64)
     for local, status in statuses.items():
         completed_up_to[(local_id == local) & ~is_p2p] = status.last_completed
     operations = Operations(
-        group=group_of_entry,
+        group=recorded_groups.column,
         signature=signature,
         stack=stack,
         number=number,
         record=_records(entries),
         is_p2p=is_p2p,
         completion=_completions(entries, state, completed_ns, number, completed_up_to),
-        started=equal(state, "started") | equal(state, "completed") | (started_ns != UNKNOWN),
+        started=(state >= _STARTED) | (started_ns != UNKNOWN),
         created_ns=times(values_of(entries, "time_created_ns"), _time, MAX_TIME_NS),
         started_ns=started_ns,
         completed_ns=completed_ns,
@@ -525,10 +509,10 @@ def build_dump(
         ],
         operations,
     )
-    names = [name.name for name in recorded_groups.items()]
+    names = [name.name for name in recorded_groups.items]
     local_ids = {
         names[at]: local
-        for at, local in zip(group_of_entry.tolist(), local_id.tolist(), strict=True)
+        for at, local in zip(recorded_groups.column.tolist(), local_id.tolist(), strict=True)
     }
     recorded_names = {group.name for group in groups.index}
     for name, (group_name, _) in declared.items():

@@ -8,8 +8,9 @@ entries one by one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from itertools import chain
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from itertools import chain, repeat
+from operator import contains, itemgetter
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -23,14 +24,23 @@ Flags = npt.NDArray[np.bool_]
 
 _INT, _STR, _LIST, _TUPLE = {int}, {str}, {list}, {tuple}
 _STR_OR_NONE = {str, type(None)}
+_BOOL = {bool}
 _INT_OR_NONE = {int, type(None)}
 _MOST_ITEMS = 64
-"""Items of a field that entries of a real dump have on average, at most."""
+"""Longest list that is looked up by what it holds, not by which object it is."""
 
 
 def values_of(entries: Entries, name: str) -> list[Any]:
     """A field of all entries; None where an entry lacks it."""
-    return [entry.get(name) for entry in entries]
+    try:
+        return list(map(itemgetter(name), entries))
+    except KeyError:
+        return [entry.get(name) for entry in entries]
+
+
+def is_anywhere(entries: Entries, name: str) -> bool:
+    """Whether any entry has a field."""
+    return any(map(contains, entries, repeat(name)))
 
 
 def integers(values: Sequence[object], convert: Callable[[object], int]) -> IntColumn:
@@ -68,14 +78,26 @@ def times(values: Sequence[object], convert: Callable[[object], int], most: int)
     return np.fromiter(map(convert, values), dtype=np.int64, count=len(values))
 
 
-def equal(values: Sequence[object], wanted: object) -> Flags:
-    """Which values are this one."""
-    return np.fromiter([value == wanted for value in values], dtype=np.bool_, count=len(values))
+def codes(values: Sequence[Any], code_of: Mapping[str, int]) -> npt.NDArray[np.int8]:
+    """A column of small numbers for texts of a few kinds; 0 for any other value.
+
+    Args:
+        values: one per entry.
+        code_of: the texts that mean something, with numbers from 1 on.
+    """
+    if set(map(type, values)) <= _STR_OR_NONE:
+        found = [code_of.get(value, 0) for value in values]
+    else:
+        found = [code_of.get(value, 0) if type(value) is str else 0 for value in values]
+    return np.fromiter(found, dtype=np.int8, count=len(values))
 
 
-def are_true(values: Sequence[object]) -> Flags:
-    """Which values are ``True``, not merely taken for it."""
-    return np.fromiter([value is True for value in values], dtype=np.bool_, count=len(values))
+def are(values: Sequence[object], wanted: bool) -> Flags:
+    """Which values are ``True``, or ``False``, not merely taken for it."""
+    if set(map(type, values)) <= _BOOL:
+        column = np.fromiter(values, dtype=np.bool_, count=len(values))
+        return column if wanted else ~column
+    return np.fromiter([value is wanted for value in values], dtype=np.bool_, count=len(values))
 
 
 class Table(Generic[Item]):
@@ -100,25 +122,28 @@ def _keys(values: Sequence[Any]) -> Sequence[Hashable]:
     """What equal values have in common: looked up, it is parsed once.
 
     Numbers that equal each other but are of different type must not share a key. A file of
-    kilobytes may name one long list a million times: where there is more in the values than
-    entries of a real dump hold, each object stands for itself.
+    kilobytes may name one long list a million times: where lists are longer than in most dumps,
+    each object stands for itself.
     """
     kinds = set(map(type, values))
     if kinds <= _STR_OR_NONE:
         return values
-    if kinds not in (_LIST, _TUPLE) or sum(map(len, values)) > _MOST_ITEMS * len(values):
+    if kinds not in (_LIST, _TUPLE):
         return _keys_one_by_one(values)
-    inside = set(map(type, chain.from_iterable(values)))
+    lengths = set(map(len, values))
+    if max(lengths) > _MOST_ITEMS:
+        return _keys_one_by_one(values)
+    items = list(chain.from_iterable(values))
+    alone = lengths == {1}
+    inside = set(map(type, items))
     if inside in (_STR, _INT):
-        return [tuple(value) for value in values]
-    if inside == _LIST:
-        items = list(chain.from_iterable(values))
-        few = sum(map(len, items)) <= _MOST_ITEMS * len(values)
-        if few and set(map(type, chain.from_iterable(items))) == _INT:
-            return [
-                tuple(value[0]) if len(value) == 1 and value[0] else tuple(map(tuple, value))
-                for value in values
-            ]
+        return items if alone else list(map(tuple, values))
+    if (
+        inside == _LIST
+        and max(map(len, items)) <= _MOST_ITEMS
+        and set(map(type, chain.from_iterable(items))) == _INT
+    ):
+        return list(map(tuple, items)) if alone else [tuple(map(tuple, v)) for v in values]
     return _keys_one_by_one(values)
 
 
@@ -127,25 +152,47 @@ def _keys_one_by_one(values: Sequence[object]) -> list[Hashable]:
 
 
 class Parsed(Generic[Item]):
-    """Parts of entries as items of a side table; what is there often is parsed once.
+    """A field as items of a side table; what is there often is parsed once.
 
-    The content outlives the table, so an object's id stays its own.
+    Attributes:
+        column: the index of each entry's item. items: all items by index.
     """
 
-    def __init__(self, parse: Callable[[object], Item]) -> None:
-        self._parse = parse
-        self._table: Table[Item] = Table()
-        self._of_key: dict[Hashable, int] = {}
-
-    def indices(self, values: Sequence[object]) -> list[int]:
-        """The index of each value's item."""
-        known = self._of_key
+    def __init__(self, values: Sequence[object], parse: Callable[[object], Item]) -> None:
+        # The values outlive this call, so an object's id stays its own.
         keys = _keys(values)
-        for key, value in zip(keys, values, strict=True):
-            if key not in known:
-                known[key] = self._table.add(self._parse(value))
-        return [known[key] for key in keys]
+        table: Table[Item] = Table()
+        index_of = {key: table.add(parse(value)) for key, value in _firsts(keys, values)}
+        self.column: IntColumn = np.fromiter(
+            map(index_of.__getitem__, keys), dtype=np.int64, count=len(values)
+        )
+        self.items = table.items()
 
-    def items(self) -> tuple[Item, ...]:
-        """All items by index."""
-        return self._table.items()
+
+def _firsts(
+    keys: Sequence[Hashable], values: Sequence[object]
+) -> Iterable[tuple[Hashable, object]]:
+    """Each distinct key with a value that has it, in the order in which they come first."""
+    return dict(zip(keys, values, strict=True)).items()
+
+
+def combined(columns: Sequence[IntColumn]) -> tuple[IntColumn, list[tuple[int, ...]]]:
+    """Distinct combinations of columns of indices.
+
+    Args:
+        columns: of one length, with numbers from 0 on.
+
+    Returns:
+        The index of each row's combination, and the combinations.
+    """
+    rows = np.stack(columns, axis=1)
+    weights = rows.max(axis=0, initial=0) + 1
+    if float(np.prod(weights, dtype=np.float64)) < 2.0**62:
+        mixed = np.zeros(len(rows), dtype=np.int64)
+        for column, weight in zip(columns, weights.tolist(), strict=True):
+            mixed = mixed * weight + column
+        _, firsts, column = np.unique(mixed, return_index=True, return_inverse=True)
+        return column, [tuple(row) for row in rows[firsts].tolist()]
+    table: Table[tuple[int, ...]] = Table()
+    column = np.fromiter(map(table.add, map(tuple, rows.tolist())), dtype=np.int64, count=len(rows))
+    return column, list(table.items())
