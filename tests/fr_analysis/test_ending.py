@@ -102,3 +102,18 @@ def test_what_devices_finished_is_no_disagreement(tmp_path: Path) -> None:
     dump["entries"][1]["input_sizes"] = [[9]]
     (folder / "trace_1").write_bytes(pickle.dumps(dump, protocol=2))
     assert analyze(folder).verdict is Verdict.HEALTHY
+
+
+def test_a_rank_behind_is_to_blame_though_another_left_no_dump(tmp_path: Path) -> None:
+    for rank in 0, 2, 3:
+        dump = pickle.loads((HANG / "trace_0").read_bytes())  # noqa: S301 (our own file)
+        dump["pg_config"] = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"}}
+        dump["pg_status"] = {}
+        dump["entries"][-1]["retired"] = False
+        if rank == 2:
+            dump["entries"].pop()
+        (tmp_path / f"trace_{rank}").write_bytes(pickle.dumps(dump, protocol=2))
+    diagnosis = analyze(tmp_path)
+    # Rank 2 is over with its newest operation: its peers have left that one behind.
+    assert (diagnosis.suspects, diagnosis.victims) == ((2,), (0, 3))
+    assert diagnosis.missing_dumps == (1,)

@@ -21,9 +21,9 @@ import numpy.typing as npt
 
 from fr_analysis.match.columns import EndToEnd
 from fr_analysis.match.p2p import PendingTransfer, match_transfers
-from fr_analysis.match.progress import Join, Progress
+from fr_analysis.match.progress import NEVER, Join, Progress
 from fr_analysis.match.semantics import ROOTED, operation_name
-from fr_analysis.trace import UNKNOWN, Completion, Operations, Signature
+from fr_analysis.trace import UNKNOWN, Completion, IntColumn, Operations, Signature
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,12 +174,20 @@ class WaitFinder:
             )
             last = [progress.advances[group][rank].last_joined for group, rank in places.T.tolist()]
             newest = progress.number == np.array(last, dtype=np.int64)[part.reshape(-1)]
+            # What any member has left behind is over.
+            newest &= progress.number == self._furthest()[progress.group]
             weak = (completion == Completion.RETIRED) | (completion == Completion.UNKNOWN) | late
             wanted |= newest & weak & np.isin(progress.group, list(incomplete))
         for at in np.flatnonzero(wanted):
             place = int(progress.group[at]), int(progress.number[at])
             table[int(progress.rank[at])][int(progress.row[at])] = place
         return table
+
+    def _furthest(self) -> IntColumn:
+        """Per group, the newest number that any member joined."""
+        furthest = np.full(len(self._progress.advances), NEVER, dtype=np.int64)
+        np.maximum.at(furthest, self._progress.group, self._progress.number)
+        return furthest
 
     def _outstanding_rows(self, rank: int) -> list[int]:
         """Rows of operations that are not complete, oldest first."""
