@@ -24,10 +24,15 @@ from fr_analysis.read.fields import (
     Parsed,
     Table,
     are,
+    by_objects,
     codes,
     combined,
     integers,
     is_anywhere,
+    nested_list_keys,
+    number_list_keys,
+    plain_keys,
+    text_list_keys,
     times,
     values_of,
 )
@@ -143,6 +148,10 @@ def _texts(value: object) -> tuple[str, ...] | None:
     return tuple(_text(item) for item in value)
 
 
+def _operation(value: object) -> str:
+    return _text(value) or "unknown"
+
+
 def _splits(value: object) -> tuple[int, ...] | None:
     if not isinstance(value, list | tuple) or not value or len(value) > MAX_TENSORS:
         return None
@@ -164,11 +173,11 @@ def _signatures(entries: Entries) -> tuple[IntColumn, tuple[Signature, ...]]:
     """What each operation was called with: an index per entry, and the distinct signatures."""
 
     parts: list[Parsed[Any]] = [
-        Parsed(values_of(entries, "profiling_name"), lambda value: _text(value) or "unknown"),
-        Parsed(values_of(entries, "input_sizes"), _sizes),
-        Parsed(values_of(entries, "output_sizes"), _sizes),
-        Parsed(values_of(entries, "input_dtypes"), _texts),
-        Parsed(values_of(entries, "output_dtypes"), _texts),
+        Parsed(values_of(entries, "profiling_name"), plain_keys, _operation),
+        Parsed(values_of(entries, "input_sizes"), nested_list_keys, _sizes),
+        Parsed(values_of(entries, "output_sizes"), nested_list_keys, _sizes),
+        Parsed(values_of(entries, "input_dtypes"), text_list_keys, _texts),
+        Parsed(values_of(entries, "output_dtypes"), text_list_keys, _texts),
     ]
     for direction in ("input", "output"):
         # torch's own name, and that of TorchComms.
@@ -177,7 +186,7 @@ def _signatures(entries: Entries) -> tuple[IntColumn, tuple[Signature, ...]]:
         values = [
             next((v for v in found if v is not None), None) for found in zip(*told, strict=True)
         ]
-        parts.append(Parsed(values or [None] * len(entries), _splits))
+        parts.append(Parsed(values or [None] * len(entries), number_list_keys, _splits))
     column, distinct = combined([part.column for part in parts])
     signatures = (
         Signature(*(part.items[at] for part, at in zip(parts, indices, strict=True)))
@@ -196,18 +205,19 @@ def _stacks(entries: Entries) -> tuple[IntColumn, tuple[tuple[Frame, ...], ...]]
         values = [
             frames[:MAX_FRAMES] if isinstance(frames, list | tuple) else [] for frames in values
         ]
-    keys = [tuple(map(id, frames)) for frames in values]
     frame_of_object: dict[int, Frame] = {}
-    distinct: Table[tuple[Frame, ...]] = Table()
-    index_of: dict[tuple[int, ...], int] = {(): UNKNOWN}
-    for key, frames in dict(zip(keys, values, strict=True)).items():
-        if key:
-            for value in frames:
-                if id(value) not in frame_of_object:
-                    frame_of_object[id(value)] = _frame(value)
-            index_of[key] = distinct.add(tuple(frame_of_object[at] for at in key))
-    column = np.fromiter(map(index_of.__getitem__, keys), dtype=np.int64, count=len(keys))
-    return column, distinct.items()
+
+    def stack_of(frames: Any) -> tuple[Frame, ...]:
+        for value in frames:
+            if id(value) not in frame_of_object:
+                frame_of_object[id(value)] = _frame(value)
+        return tuple(frame_of_object[id(value)] for value in frames)
+
+    parsed = Parsed(values, by_objects, stack_of)
+    # An empty stack is none.
+    is_stack = np.array([bool(stack) for stack in parsed.items], dtype=np.bool_)
+    index_of = np.where(is_stack, np.cumsum(is_stack) - 1, UNKNOWN)
+    return index_of[parsed.column], tuple(stack for stack in parsed.items if stack)
 
 
 def _transfers(entries: Entries, operations: list[str]) -> Flags:
@@ -475,7 +485,7 @@ def build_dump(
             return declared[name.name][0]
         return name
 
-    recorded_groups = Parsed(values_of(entries, "process_group"), parse_group)
+    recorded_groups = Parsed(values_of(entries, "process_group"), plain_keys, parse_group)
     groups: Table[GroupName] = Table()
     for recorded in recorded_groups.items:
         groups.add(recorded)

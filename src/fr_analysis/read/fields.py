@@ -8,9 +8,9 @@ entries one by one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from itertools import chain, repeat
-from operator import contains, itemgetter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from itertools import repeat
+from operator import contains, eq, itemgetter
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -22,8 +22,11 @@ Item = TypeVar("Item", bound=Hashable)
 Entries = Sequence[dict[str, Any]]
 Flags = npt.NDArray[np.bool_]
 
-_INT, _STR, _LIST, _TUPLE = {int}, {str}, {list}, {tuple}
+_INT = {int}
 _STR_OR_NONE = {str, type(None)}
+_TEXT_LIKE = {str, type(None), tuple}
+_LIST = {list}
+_LIST_OR_NONE = {list, type(None)}
 _BOOL = {bool}
 _INT_OR_NONE = {int, type(None)}
 _MOST_ITEMS = 64
@@ -118,37 +121,52 @@ class Table(Generic[Item]):
         return tuple(self.index)
 
 
-def _keys(values: Sequence[Any]) -> Sequence[Hashable]:
-    """What equal values have in common: looked up, it is parsed once.
-
-    Numbers that equal each other but are of different type must not share a key. A file of
-    kilobytes may name one long list a million times: where lists are longer than in most dumps,
-    each object stands for itself.
-    """
-    kinds = set(map(type, values))
-    if kinds <= _STR_OR_NONE:
-        return values
-    if kinds not in (_LIST, _TUPLE):
-        return _keys_one_by_one(values)
-    lengths = set(map(len, values))
-    if max(lengths) > _MOST_ITEMS:
-        return _keys_one_by_one(values)
-    items = list(chain.from_iterable(values))
-    alone = lengths == {1}
-    inside = set(map(type, items))
-    if inside in (_STR, _INT):
-        return items if alone else list(map(tuple, values))
-    if (
-        inside == _LIST
-        and max(map(len, items)) <= _MOST_ITEMS
-        and set(map(type, chain.from_iterable(items))) == _INT
-    ):
-        return list(map(tuple, items)) if alone else [tuple(map(tuple, v)) for v in values]
-    return _keys_one_by_one(values)
+Keys = Callable[[Sequence[Any]], Sequence[Hashable]]
+"""Makes of each value of a field what equal values have in common; one that is not of the shape
+that the field has in real dumps raises TypeError, as do values that cannot be looked up."""
 
 
-def _keys_one_by_one(values: Sequence[object]) -> list[Hashable]:
-    return [value if type(value) is str else (id(value),) for value in values]
+def plain_keys(values: Sequence[Any]) -> Sequence[Hashable]:
+    """Keys of texts, or of tuples of texts."""
+    if not set(map(type, values)) <= _TEXT_LIKE:
+        raise TypeError
+    return values
+
+
+def text_list_keys(values: Sequence[Any]) -> Sequence[Hashable]:
+    """Keys of lists of texts."""
+    if set(map(type, values)) != _LIST:
+        raise TypeError
+    return [value[0] if len(value) == 1 else _short(value) for value in values]
+
+
+def number_list_keys(values: Sequence[Any]) -> Sequence[Hashable]:
+    """Keys of lists of numbers, or of None."""
+    if not set(map(type, values)) <= _LIST_OR_NONE:
+        raise TypeError
+    return [value and _short(value) for value in values]
+
+
+def nested_list_keys(values: Sequence[Any]) -> Sequence[Hashable]:
+    """Keys of lists of lists of numbers."""
+    if set(map(type, values)) != _LIST:
+        raise TypeError
+    return [
+        tuple(only) if len(value) == 1 and len(only := value[0]) <= _MOST_ITEMS else _nested(value)
+        for value in values
+    ]
+
+
+def _short(value: Sequence[Any]) -> tuple[Any, ...]:
+    # A file of kilobytes may name one long list a million times.
+    if len(value) > _MOST_ITEMS:
+        raise TypeError
+    return tuple(value)
+
+
+def _nested(value: Sequence[Any]) -> tuple[tuple[Any, ...]]:
+    # In a tuple of its own, so that no list of lists is taken for a single list.
+    return (tuple(map(_short, _short(value))),)
 
 
 class Parsed(Generic[Item]):
@@ -158,22 +176,31 @@ class Parsed(Generic[Item]):
         column: the index of each entry's item. items: all items by index.
     """
 
-    def __init__(self, values: Sequence[object], parse: Callable[[object], Item]) -> None:
-        # The values outlive this call, so an object's id stays its own.
-        keys = _keys(values)
+    def __init__(
+        self, values: Sequence[object], keys: Keys, parse: Callable[[object], Item]
+    ) -> None:
         table: Table[Item] = Table()
-        index_of = {key: table.add(parse(value)) for key, value in _firsts(keys, values)}
+        try:
+            found = keys(values)
+            examples = dict(zip(found, values, strict=True))
+        except (TypeError, LookupError):
+            # The values outlive this call, so an object's id stays its own.
+            found = list(map(id, values))
+            examples = dict(zip(found, values, strict=True))
+        index_of = {key: table.add(parse(value)) for key, value in examples.items()}
         self.column: IntColumn = np.fromiter(
-            map(index_of.__getitem__, keys), dtype=np.int64, count=len(values)
+            map(index_of.__getitem__, found), dtype=np.int64, count=len(values)
         )
         self.items = table.items()
 
 
-def _firsts(
-    keys: Sequence[Hashable], values: Sequence[object]
-) -> Iterable[tuple[Hashable, object]]:
-    """Each distinct key with a value that has it, in the order in which they come first."""
-    return dict(zip(keys, values, strict=True)).items()
+def by_objects(lists: Sequence[list[Any]]) -> Sequence[Hashable]:
+    """Keys of lists that are equal where they hold the same objects, such as frames of a stack."""
+    keys = [(len(found), id(found[0]), id(found[-1])) if found else () for found in lists]
+    examples = dict(zip(keys, lists, strict=True))
+    if all(map(eq, lists, map(examples.__getitem__, keys))):
+        return keys
+    return [tuple(map(id, found)) for found in lists]
 
 
 def combined(columns: Sequence[IntColumn]) -> tuple[IntColumn, list[tuple[int, ...]]]:
