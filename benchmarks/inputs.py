@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ class LargeJob:
         tp, pp: sizes of the tensor- and pipeline-parallel groups.
         missing: the rank that never joins the last collective; None for a healthy job.
         ring: how many entries a rank keeps.
+        one_group: all collectives are of the default group.
     """
 
     ranks: int
@@ -38,6 +40,13 @@ class LargeJob:
     pp: int = 4
     missing: int | None = 5
     ring: int = 2000
+    one_group: bool = False
+
+    def recorded(self) -> Iterator[int]:
+        """The rank of each entry that the dumps of this job hold."""
+        for rank in range(self.ranks):
+            lacks = self.missing == rank
+            yield from repeat(rank, min(self.entries + 1 - lacks, self.ring))
 
     def groups_of(self, rank: int) -> list[tuple[str, str, list[int]]]:
         """Name, description and members of a rank's groups, the default group first."""

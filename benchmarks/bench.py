@@ -1,0 +1,305 @@
+"""Speed side by side: fr-analysis, torchfrtrace and the floor, as whole commands on the same files.
+
+The floor is what reading alone takes: ``pickle.load`` of every file, one after the other, with the
+collector off, and the same in as many processes as there are cores. In each round every tool runs
+once; a ratio is made within a round, and its median and spread over the rounds are printed. Times
+in seconds are kept in the results, but say more of the machine than of the tools::
+
+    python -m benchmarks.bench            # all sizes, results into benchmarks/results.json
+    python -m benchmarks.bench --gate 1.5 # one size; fails where the ratio to the floor is above
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import psutil
+
+from benchmarks.inputs import LargeJob, write_job
+
+FOLDER = Path("_build/bench")
+RESULTS = Path("benchmarks/results.json")
+TABLE = Path("benchmarks/results.md")
+BIN = Path(sys.executable).parent
+LIMIT_S = 300
+
+FLOOR = """
+import gc, pickle, sys
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+gc.disable()
+def load(file):
+    with open(file, "rb") as stream:
+        pickle.load(stream)
+files = sorted(Path(sys.argv[1]).iterdir())
+workers = int(sys.argv[2])
+if workers == 1:
+    for file in files:
+        load(file)
+else:
+    with ProcessPoolExecutor(workers) as pool:
+        for _ in pool.map(load, files, chunksize=8):
+            pass
+"""
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A command to measure.
+
+    Attributes:
+        name: in the table. command: with ``DUMPS`` for the folder.
+        answers: whether its output must name the missing rank.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    answers: bool = False
+
+
+FLOOR_TOOL = Tool("floor", (sys.executable, "-c", FLOOR, "DUMPS", "1"))
+OURS = Tool("fr-analysis", (str(BIN / "fr-analysis"), "DUMPS"), answers=True)
+CORES_FLOOR = Tool("floor, all cores", (sys.executable, "-c", FLOOR, "DUMPS", str(os.cpu_count())))
+TORCH = Tool("torchfrtrace", (str(BIN / "torchfrtrace"), "DUMPS", "-p", "rank_"))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A job to measure on, and the tools that run on it."""
+
+    name: str
+    job: LargeJob
+    tools: tuple[Tool, ...]
+    rounds: int = 3
+
+
+ALL = (FLOOR_TOOL, OURS, CORES_FLOOR, TORCH)
+CASES = (
+    Case("64 ranks, healthy", LargeJob(64, 1000, missing=None), ALL, rounds=5),
+    Case("512 ranks, healthy", LargeJob(512, 1339, missing=None), ALL),
+    Case("512 ranks, one missing", LargeJob(512, 1339), ALL),
+    Case("1,024 ranks, one group", LargeJob(1024, 500, missing=None, one_group=True), ALL),
+    Case("2,048 ranks, one missing", LargeJob(2048, 2000), (FLOOR_TOOL, OURS), rounds=2),
+)
+GATE = Case("512 ranks, one missing", LargeJob(512, 1339), (FLOOR_TOOL, OURS), rounds=5)
+
+
+@dataclass
+class Measured:
+    """What one tool took, round by round."""
+
+    seconds: list[float] = field(default_factory=list)
+    peak_mb: list[float] = field(default_factory=list)
+    failed: str | None = None
+
+
+def _memory(process: psutil.Process) -> float:
+    """Megabytes of a process and its children; pages that they share count once."""
+    total = 0
+    for one in [process, *process.children(recursive=True)]:
+        try:
+            total += one.memory_full_info().pss
+        except psutil.Error:
+            continue  # it has ended meanwhile
+    return total / 1e6
+
+
+def run(tool: Tool, dumps: Path) -> tuple[float, float, str]:
+    """Run a command on dumps; returns its seconds, its peak memory in megabytes, its output."""
+    command = [str(dumps) if word == "DUMPS" else word for word in tool.command]
+    start = time.perf_counter()
+    process = psutil.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    peak = 0.0
+    over = threading.Event()
+
+    def watch() -> None:
+        nonlocal peak
+        while not over.wait(0.5):
+            try:
+                peak = max(peak, _memory(process))
+            except psutil.Error:
+                return
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        output, _ = process.communicate(timeout=LIMIT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        output, _ = process.communicate()
+        raise TimeoutError(f"took more than {LIMIT_S} s") from None
+    finally:
+        seconds = time.perf_counter() - start
+        over.set()
+        watcher.join()
+    return seconds, peak, output
+
+
+def measure(case: Case, dumps: Path) -> dict[str, Measured]:
+    """Run all tools of a case, in turns."""
+    measured = {tool.name: Measured() for tool in case.tools}
+    for turn in range(case.rounds):
+        # Every other round the other way round: no tool always runs on files that are warm.
+        for tool in case.tools if turn % 2 == 0 else case.tools[::-1]:
+            result = measured[tool.name]
+            if result.failed:
+                continue
+            try:
+                seconds, peak, output = run(tool, dumps)
+            except TimeoutError as error:
+                result.failed = str(error)
+                continue
+            if "Traceback" in output:
+                result.failed = output.strip().splitlines()[-1][:200]
+            elif tool.answers and (wrong := _wrong_answer(case.job, output)):
+                result.failed = f"answered {wrong}"
+            result.seconds.append(seconds)
+            result.peak_mb.append(peak)
+            print(f"  {tool.name}: {seconds:.1f} s, {peak:.0f} MB", flush=True)
+    return measured
+
+
+def _wrong_answer(job: LargeJob, output: str) -> str | None:
+    first = output.partition("\n")[0]
+    expected = "HEALTHY" if job.missing is None else f"FAULT: suspect rank {job.missing};"
+    return None if first.startswith(expected) else first
+
+
+def ratios(result: Measured, base: Measured) -> list[float]:
+    """How many times as long as the base, round by round."""
+    return [a / b for a, b in zip(result.seconds, base.seconds, strict=False)]
+
+
+def _text(values: Sequence[float]) -> str:
+    return f"{median(values):.2f} ({min(values):.2f}-{max(values):.2f})" if values else "-"
+
+
+def table(results: dict[str, Any]) -> str:
+    """The results as a table in Markdown."""
+    lines = [
+        "| Job | entries | fr-analysis, times the floor | on all cores, the floor itself "
+        "| torchfrtrace, times fr-analysis | peak memory of fr-analysis |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, case in results["cases"].items():
+        tools = case["tools"]
+        torch = tools.get("torchfrtrace")
+        compared = "not run" if torch is None else torch["failed"] or _text(torch["times_ours"])
+        cores = tools.get("floor, all cores")
+        ours = tools["fr-analysis"]
+        lines.append(
+            f"| {name} | {case['entries']:,} | {_text(ours['times_floor'])} "
+            f"| {_text(cores['times_floor']) if cores else 'not run'} | {compared} "
+            f"| {max(ours['peak_mb'], default=0):.0f} MB |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def startup() -> dict[str, float]:
+    """Seconds of ``fr-analysis --version``, and of an interpreter that does nothing."""
+    seconds = {}
+    for name, command in {
+        "fr-analysis --version": [str(BIN / "fr-analysis"), "--version"],
+        "python -c pass": [sys.executable, "-c", "pass"],
+    }.items():
+        times = []
+        for _ in range(9):
+            start = time.perf_counter()
+            subprocess.run(command, check=True, capture_output=True)
+            times.append(time.perf_counter() - start)
+        seconds[name] = median(times)
+    return seconds
+
+
+def nvidia() -> str:
+    """Whether NVIDIA's analyzer could be measured here."""
+    found = importlib.util.find_spec("nvidia_resiliency_ext")
+    if found is None:
+        return "not measured: nvidia-resiliency-ext is not installed"
+    return "not measured: this release has no command for dumps"
+
+
+def measure_cases(cases: Sequence[Case]) -> dict[str, Any]:
+    """Make the inputs of cases and measure them.
+
+    Args:
+        cases: what to measure.
+
+    Returns:
+        The results, with machine and versions, ready for JSON.
+    """
+    found = {}
+    for case in cases:
+        key = f"{case.job.ranks}_{case.job.entries}_{case.job.missing}_{case.job.one_group}"
+        dumps = FOLDER / key
+        if not dumps.exists():
+            print(f"{case.name}: making the dumps ...", flush=True)
+            partial = FOLDER / f"{key}.partial"
+            write_job(case.job, partial)
+            partial.rename(dumps)
+        print(f"{case.name}:", flush=True)
+        measured = measure(case, dumps)
+        found[case.name] = {
+            "entries": sum(1 for _ in case.job.recorded()),
+            "tools": {
+                name: {
+                    "seconds": result.seconds,
+                    "peak_mb": result.peak_mb,
+                    "failed": result.failed,
+                    "times_floor": ratios(result, measured["floor"]),
+                    "times_ours": ratios(result, measured["fr-analysis"]),
+                }
+                for name, result in measured.items()
+            },
+        }
+    names = ("torch", "numpy", "fr-analysis")
+    return {
+        "machine": {"cores": os.cpu_count(), "processor": platform.processor() or "unknown"},
+        "python": platform.python_version(),
+        "versions": {name: importlib.metadata.version(name) for name in names},
+        "startup_s": startup(),
+        "nvidia": nvidia(),
+        "cases": found,
+    }
+
+
+def main() -> int:
+    """Measure, print, and keep the results."""
+    parser = argparse.ArgumentParser(description="measure speed side by side")
+    parser.add_argument("--gate", type=float, metavar="RATIO", help="fail above this ratio")
+    options = parser.parse_args()
+    if options.gate is not None:
+        results = measure_cases([GATE])
+        times_floor = results["cases"][GATE.name]["tools"]["fr-analysis"]["times_floor"]
+        failed = results["cases"][GATE.name]["tools"]["fr-analysis"]["failed"]
+        print(f"fr-analysis at 512 ranks: {_text(times_floor)} times the floor")
+        if failed or median(times_floor) > options.gate:
+            print(f"bench: {failed or f'more than {options.gate} times the floor'}")
+            return 1
+        return 0
+    results = measure_cases(CASES)
+    text = table(results)
+    RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    TABLE.write_text(text, encoding="utf-8")
+    print(text)
+    print(f"Start-up: {results['startup_s']}")
+    print(f"NVIDIA's CollectiveAnalyzer: {results['nvidia']}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
