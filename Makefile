@@ -89,7 +89,7 @@ browser:  ## install Debian's Chromium, for pictures and tests of pages, where t
 	echo "make: no Chromium here: pages are built without their screenshots, and tests of pages are skipped; install Chromium or Chrome to have both"
 
 screenshot: html  ## take the README's screenshot anew (needs Chromium)
-	@PYTHONPATH=src $(BIN)/python -m site_build.browser $(SITE)/index.html _static/screenshot.png
+	@PYTHONPATH=src $(BIN)/python -c 'from site_build.browser import main; main()' $(SITE)/index.html _static/screenshot.png
 
 clean:  ## remove everything the build made, but not .venv
 	@rm -rf _build intermediate
