@@ -33,8 +33,15 @@ def ranks_text(ranks: Iterable[int]) -> str:
     )
 
 
+COLLECT_DUMPS = "collect their dumps and run again"
+NOT_TOLD_APART = "dead, killed and unable to answer cannot be told apart here"
+"""What holds for dumps only: of a running job more is known, and it can be asked again."""
+
+
 def named_ranks(ranks: Sequence[int]) -> str:
-    """``rank 3`` or ``ranks 0-2``."""
+    """``rank 3`` or ``ranks 0-2``; ``no rank`` where there is none."""
+    if not ranks:
+        return "no rank"
     return f"rank{'s' if len(ranks) != 1 else ''} {ranks_text(ranks)}"
 
 
@@ -440,7 +447,7 @@ class Describer:
         if bystanders:
             notes.append(
                 f"no usable dump of {named_ranks(bystanders)}: what they did is not known; "
-                "collect their dumps and run again"
+                f"{COLLECT_DUMPS}"
             )
         if faults and not any(fault.suspects for fault in faults):
             notes.append(
@@ -468,8 +475,8 @@ class Describer:
         silent = [rank for rank in sorted(suspects) if rank not in self._trace.dumps]
         if silent:
             notes.append(
-                f"{named_ranks(silent)} left no usable dump, so dead, killed and unable to answer "
-                "cannot be told apart here; look at its log and its host"
+                f"{named_ranks(silent)} left no usable dump, so {NOT_TOLD_APART}; "
+                "look at its log and its host"
             )
         return notes
 

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 import numpy as np
 
 from fr_analysis.attribute import attribute
-from fr_analysis.attribute.evidence import named_ranks
+from fr_analysis.attribute.evidence import COLLECT_DUMPS, NOT_TOLD_APART, named_ranks
 from fr_analysis.diagnosis import AttributionState, Diagnosis, Fault, FaultKind, StuckGroup, Verdict
 from fr_analysis.live.collect import NO_RANKS, Snapshot
 from fr_analysis.live.fetch import Answer
@@ -80,6 +80,19 @@ def _position(dump: RankDump) -> Position:
     )
 
 
+def _live_notes(notes: Iterable[str]) -> tuple[str, ...]:
+    """Notes about dumps, made to fit a job that can be asked again.
+
+    How a rank fails to answer tells a stopped process from one that has ended, and is in the
+    snapshot's own notes.
+    """
+    return tuple(
+        note.replace(COLLECT_DUMPS, "ask again, or look at their hosts")
+        for note in notes
+        if NOT_TOLD_APART not in note
+    )
+
+
 def read(snapshot: Snapshot) -> Reading:
     """Match and attribute a snapshot; its notes come first in the diagnosis."""
     progress = match(snapshot.trace)
@@ -87,7 +100,7 @@ def read(snapshot: Snapshot) -> Reading:
     return Reading(
         snapshot,
         progress,
-        replace(diagnosis, notes=(*snapshot.notes, *diagnosis.notes)),
+        replace(diagnosis, notes=(*snapshot.notes, *_live_notes(diagnosis.notes))),
         {rank: _position(dump) for rank, dump in snapshot.trace.dumps.items()},
     )
 
