@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import errno
 import os
 import re
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from pathlib import Path
 
@@ -23,8 +24,7 @@ from fr_analysis.attribute import attribute
 from fr_analysis.debug_dumps import write_json_copies
 from fr_analysis.diagnosis import Diagnosis, Verdict
 from fr_analysis.errors import FrAnalysisError
-from fr_analysis.live.collect import Snapshot, collect
-from fr_analysis.live.fetch import Answer
+from fr_analysis.live.collect import Job
 from fr_analysis.live.judge import examine
 from fr_analysis.live.watch import End, watch
 from fr_analysis.match import Progress, match
@@ -316,13 +316,33 @@ def _run(options: argparse.Namespace, path: str) -> ExitStatus:
     return status
 
 
+def _check_answer(options: argparse.Namespace) -> None:
+    """Learn before a long watch, not after it, that its answer cannot be made or written."""
+    if options.format != "text":
+        nothing = match(Trace({}))
+        FORMATS[options.format](attribute(nothing), nothing)
+    target = options.output
+    if target is None:
+        return
+    if os.path.lexists(target):
+        raise FrAnalysisError(
+            f"{target}: is there already and is not overwritten; remove it or name another"
+        )
+    folder, reason = target.parent, None
+    if not os.path.lexists(folder):
+        reason = errno.ENOENT
+    elif not folder.is_dir():
+        reason = errno.ENOTDIR
+    elif not os.access(folder, os.W_OK | os.X_OK):
+        reason = errno.EACCES
+    if reason:
+        raise FrAnalysisError(f"{target}: cannot be written ({os.strerror(reason)})")
+
+
 def _run_live(options: argparse.Namespace) -> int:
     """Ask a running job, once or until it is stuck or over."""
-    timeout_s = options.timeout or _TIMEOUT_S
-
-    def take(silent: Mapping[int, Answer]) -> Snapshot:
-        return collect(options.url, timeout_s, silent)
-
+    _check_answer(options)
+    take = Job(options.url, options.timeout or _TIMEOUT_S).take
     if options.watch is None:
         reading, diagnosis = examine(take)
         text, status = _answer(options, reading.progress, diagnosis)
@@ -339,6 +359,8 @@ def _run_live(options: argparse.Namespace) -> int:
         _write(text, options.output)
         # What was seen just before a job ended is no verdict: its ranks end one by one.
         status = told if watched.end is End.STUCK or watched.stands else ExitStatus.HEALTHY
+    if watched.end is End.UNREACHED and status is not ExitStatus.FAULT:
+        status = ExitStatus.UNDETERMINED
     return 128 + 2 if watched.end is End.INTERRUPTED else status
 
 

@@ -46,6 +46,8 @@ AT_ONCE = 64
 """Ranks that are asked at the same time; each takes four connections."""
 MOST_SILENT = 6 * AT_ONCE
 """After so many silent ranks the rest is not asked: that took six timeouts."""
+FEWEST_KNOWN = 64
+"""A job whose ranks are coming up may lack so many addresses, and as many as it has."""
 PAGE_S = 60.0
 """How long the front's pages wait for a silent rank if the job sets nothing else."""
 
@@ -80,6 +82,8 @@ class Snapshot:
         taken_ns: when it was asked for, on this host's clock.
         notes: which ranks did not answer, and why.
         silent: ranks that did not answer at all, and how they did not.
+        without_front: why the debug server did not answer, where the ranks were asked at the
+            addresses that it had told before.
         alone: no rank answered.
     """
 
@@ -87,6 +91,7 @@ class Snapshot:
     taken_ns: int
     notes: tuple[str, ...] = ()
     silent: Mapping[int, Answer] = field(default_factory=dict)
+    without_front: str = ""
 
     @property
     def alone(self) -> bool:
@@ -118,11 +123,18 @@ def parse_url(url: str) -> Address:
     Raises:
         NoServerError: it is no such address.
     """
+    # What is printed must not command the terminal.
+    url = url.strip()
+    shown = url if url.isprintable() else ascii(url)
+    if url.lower().startswith("https://"):
+        raise NoServerError(
+            f"--url {shown}: the debug server speaks http only, expected http://HOST:PORT"
+        )
     found = re.fullmatch(
-        r"(?:http://)?(?:\[([0-9A-Fa-f:.%]+)\]|([^\s/:@\[\]]+))(?::(\d{1,5}))?(?:/.*)?", url.strip()
+        r"(?i:http://)?(?:\[([0-9A-Fa-f:.%]+)\]|([^\s/:@\[\]]+))(?::(\d{1,5}))?(?:/.*)?", url
     )
-    if not found or not 0 < int(found[3] or 25999) < 65536:
-        raise NoServerError(f"--url {url}: expected http://HOST:PORT, such as http://node0:25999")
+    if not found or not url.isprintable() or not 0 < int(found[3] or 25999) < 65536:
+        raise NoServerError(f"--url {shown}: expected http://HOST:PORT, such as http://node0:25999")
     return Address(found[1] or found[2], int(found[3] or 25999))
 
 
@@ -256,19 +268,19 @@ def _snapshot(ranks: list[_Rank], taken_ns: int) -> Snapshot:
 # -- asking ---------------------------------------------------------------------------------
 
 
-async def _ask_rank(
-    rank: int, address: Address | None, timeout_s: float, known: Answer | None
-) -> _Rank:
+_QUESTIONS = (*RECORDERS, STACKS)
+
+
+def _unasked(rank: int, address: Address | None, known: Answer) -> _Rank:
+    """A rank that is not asked, since what would come of it is known."""
+    return _read_rank(rank, address, dict.fromkeys(_QUESTIONS, known), time.time_ns())
+
+
+async def _ask_rank(rank: int, address: Address, timeout_s: float) -> _Rank:
     """Ask one rank everything at once, and read it in a thread: others are being asked."""
     taken_ns = time.time_ns()
-    names = [*RECORDERS, STACKS]
-    if address is None:
-        known = Answer(Contact.UNREACHABLE, error="the job's store holds no address of it")
-    if known is not None or address is None:
-        answers = dict.fromkeys(names, known or Answer(Contact.UNREACHABLE))
-    else:
-        asked = (ask(address, "POST", f"/handler/{name}", timeout_s=timeout_s) for name in names)
-        answers = dict(zip(names, await asyncio.gather(*asked), strict=True))
+    asked = (ask(address, "POST", f"/handler/{name}", timeout_s=timeout_s) for name in _QUESTIONS)
+    answers = dict(zip(_QUESTIONS, await asyncio.gather(*asked), strict=True))
     return await asyncio.to_thread(_read_rank, rank, address, answers, taken_ns)
 
 
@@ -277,6 +289,7 @@ async def _ask_ranks(
 ) -> list[_Rank]:
     """Ask all ranks, so many at once; waiting takes a few timeouts altogether at most."""
     late = Answer(Contact.UNREACHABLE, error="not asked: too many others did not answer")
+    nowhere = Answer(Contact.UNREACHABLE, error="the job's store holds no address of it")
     ranks: list[_Rank] = []
     waiting = sorted(addresses)[::-1]
     running: set[asyncio.Task[_Rank]] = set()
@@ -284,14 +297,18 @@ async def _ask_ranks(
     while waiting or running:
         while waiting and len(running) < AT_ONCE:
             rank = waiting.pop()
-            known = silent.get(rank)
-            if known is None and given_up > MOST_SILENT:
-                known = late
-            asked = _ask_rank(rank, addresses[rank], timeout_s, known)
-            running.add(asyncio.create_task(asked))
-        done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-        ranks.extend(task.result() for task in done)
-        given_up = sum(1 for found in ranks if found.trouble and found.rank not in silent)
+            address = addresses[rank]
+            if address is None or rank in silent:
+                ranks.append(_unasked(rank, address, silent.get(rank, nowhere)))
+            elif given_up > MOST_SILENT:
+                ranks.append(_unasked(rank, address, late))
+            else:
+                running.add(asyncio.create_task(_ask_rank(rank, address, timeout_s)))
+        if running:
+            done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            answered = [task.result() for task in done]
+            ranks.extend(answered)
+            given_up += sum(1 for found in answered if found.trouble)
     return sorted(ranks, key=lambda found: found.rank)
 
 
@@ -337,15 +354,20 @@ def _text(answer: Answer) -> str:
     return answer.body.decode("utf-8", errors="replace")
 
 
-async def _find_ranks(server: Address, timeout_s: float) -> dict[int, Address | None]:
-    """Learn from the front where the ranks' workers listen."""
+async def _find_ranks(
+    server: Address, timeout_s: float, is_known: bool
+) -> dict[int, Address | None]:
+    """Learn from the front where the ranks' workers listen.
+
+    ``is_known``: they are known from before, so that nothing need be asked that takes long.
+    """
     found: dict[int, Address | None] = {}
     whole = True
     answer = _front_answer(server, await ask(server, "GET", "/tcpstore", timeout_s=timeout_s))
     for rank, _, host, port in _KEY.findall(_text(answer)) if answer.is_good else ():
         whole = whole and bool(host)  # the page cuts long values
         found[int(rank)] = Address(host, int(port)) if host else None
-    if not found or not whole:
+    if (not found or not whole) and not is_known:
         # A page that asks the ranks: it waits for silent ones.
         page = await ask(server, "GET", STACKS_PAGE, timeout_s=timeout_s + PAGE_S)
         text = _text(_front_answer(server, page))
@@ -357,6 +379,12 @@ async def _find_ranks(server: Address, timeout_s: float) -> dict[int, Address | 
         raise NoServerError(
             f"http://{server}: is no debug server of torch (/tcpstore: status {answer.status}, and "
             f"{STACKS_PAGE} names no rank); name the host and port of rank 0, where it runs"
+        )
+    highest = max(found)
+    if highest >= 2 * len(found) + FEWEST_KNOWN:
+        raise NoServerError(
+            f"http://{server}: it names {len(found)} rank{'s' if len(found) != 1 else ''}, one of "
+            f"them rank {highest}: no job that runs has so many ranks without an address"
         )
     size = min(max(found), MAX_RANK) + 1
     return {rank: found.get(rank) for rank in range(size)}
@@ -410,24 +438,79 @@ async def _ask_front(
     return ranks if any(found.dumps for found in ranks) else None
 
 
-async def _collect(server: Address, timeout_s: float, silent: Mapping[int, Answer]) -> Snapshot:
-    taken_ns = time.time_ns()
-    addresses = await _find_ranks(server, timeout_s)
-    ranks = await _ask_ranks(addresses, timeout_s, silent)
-    if not any(found.dumps or found.unreadable for found in ranks):
-        passed_on = await _ask_front(server, addresses, timeout_s)
-        if passed_on is not None:
-            note = (
-                "no rank can be reached from here, so the debug server's own pages were read: they "
-                "hold no completed operations of NCCL and TorchComms"
-            )
-            snapshot = _snapshot(passed_on, taken_ns)
-            return replace(snapshot, notes=(*snapshot.notes, note))
-    return _snapshot(ranks, taken_ns)
+class Job:
+    """A running job, which can be asked again and again."""
+
+    def __init__(self, url: str, timeout_s: float) -> None:
+        """Take down where a job is asked; nothing is asked yet.
+
+        Args:
+            url: of the job's debug server, ``http://HOST:25999`` on rank 0's host.
+            timeout_s: seconds that each rank has to answer.
+
+        Raises:
+            NoServerError: the URL is none.
+        """
+        self._server = parse_url(url)
+        self._timeout_s = timeout_s
+        self._addresses: dict[int, Address | None] = {}
+
+    def take(self, silent: Mapping[int, Answer] = NO_RANKS) -> Snapshot:
+        """Ask all ranks for what they have recorded and for their stacks.
+
+        Where the debug server does not answer any more, the ranks are asked where it told before
+        that they listen: its process may be stuck, or rank 0's host cut off, while the job runs.
+
+        Args:
+            silent: ranks that did not answer a moment ago and are not asked again.
+
+        Returns:
+            The snapshot. Ranks that do not answer are in its ``silent`` and ``notes``.
+
+        Raises:
+            NoServerError: no debug server answers there, and no rank that is known.
+        """
+        return run(self._take(silent))
+
+    async def _take(self, silent: Mapping[int, Answer]) -> Snapshot:
+        taken_ns = time.time_ns()
+        try:
+            addresses = await _find_ranks(self._server, self._timeout_s, bool(self._addresses))
+        except NoServerError as error:
+            # A server that refuses connections has ended, and the ranks do so one by one.
+            if error.is_gone or not self._addresses:
+                raise
+            return await self._take_without_front(error, silent)
+        known = {rank: told for rank, told in self._addresses.items() if rank in addresses}
+        # What the page cut this time was found elsewhere before.
+        addresses = {rank: told or known.get(rank) for rank, told in addresses.items()}
+        self._addresses = addresses
+        ranks = await _ask_ranks(addresses, self._timeout_s, silent)
+        if not any(found.dumps or found.unreadable for found in ranks):
+            passed_on = await _ask_front(self._server, addresses, self._timeout_s)
+            if passed_on is not None:
+                note = (
+                    "no rank can be reached from here, so the debug server's own pages were read: "
+                    "they hold no completed operations of NCCL and TorchComms"
+                )
+                snapshot = _snapshot(passed_on, taken_ns)
+                return replace(snapshot, notes=(*snapshot.notes, note))
+        return _snapshot(ranks, taken_ns)
+
+    async def _take_without_front(
+        self, error: NoServerError, silent: Mapping[int, Answer]
+    ) -> Snapshot:
+        taken_ns = time.time_ns()
+        ranks = await _ask_ranks(self._addresses, self._timeout_s, silent)
+        if not any(found.dumps or found.unreadable for found in ranks):
+            raise NoServerError(f"{error}; no rank answers either") from None
+        snapshot = _snapshot(ranks, taken_ns)
+        note = f"{error}; the ranks were asked where it had told before that they listen"
+        return replace(snapshot, notes=(note, *snapshot.notes), without_front=str(error))
 
 
 def collect(url: str, timeout_s: float, silent: Mapping[int, Answer] = NO_RANKS) -> Snapshot:
-    """Ask all ranks of a running job for what they have recorded and for their stacks.
+    """Ask all ranks of a running job once.
 
     Args:
         url: of the job's debug server, ``http://HOST:25999`` on rank 0's host.
@@ -440,4 +523,4 @@ def collect(url: str, timeout_s: float, silent: Mapping[int, Answer] = NO_RANKS)
     Raises:
         NoServerError: no debug server answers there.
     """
-    return run(_collect(parse_url(url), timeout_s, silent))
+    return Job(url, timeout_s).take(silent)

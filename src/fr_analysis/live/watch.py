@@ -23,6 +23,8 @@ class End(Enum):
     """The same ranks have waited in the same place for as long as was asked for."""
     GONE = auto()
     """The debug server has gone, and with it the job."""
+    UNREACHED = auto()
+    """Nobody answers any more, which does not tell whether the job has ended."""
     INTERRUPTED = auto()
 
 
@@ -91,6 +93,8 @@ class _Watch:
             text += f"; fault on record: {kinds}, suspect {named_ranks(self.diagnosis.suspects)}"
         if self.reading.snapshot.silent:
             text += f"; no answer of {named_ranks(sorted(self.reading.snapshot.silent))}"
+        if self.reading.snapshot.without_front:
+            text += "; the debug server does not answer, the ranks were asked without it"
         return text
 
 
@@ -146,9 +150,12 @@ def watch(
                     failing_since = began
                     time.sleep(RETRY_S)
                     continue
-                if error.is_gone or began - failing_since >= stuck_after_s:
+                if error.is_gone:
                     tell(f"the debug server has gone, so the job has ended: {error}")
                     return ended(End.GONE)
+                if began - failing_since >= stuck_after_s:
+                    tell(f"no longer reached, so whether the job has ended is not known: {error}")
+                    return ended(End.UNREACHED)
                 tell(str(error))
             else:
                 failing_since = None

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +19,7 @@ from tests.fr_analysis.live.fakes import answering, raw, store_page
 from fr_analysis import Verdict
 from fr_analysis.cli import ExitStatus, main
 from fr_analysis.live.collect import (
+    Job,
     NoServerError,
     collect,
     collect_ranks,
@@ -25,6 +28,7 @@ from fr_analysis.live.collect import (
 )
 from fr_analysis.live.fetch import Address, Answer, Contact, ask, run
 from fr_analysis.live.judge import examine, read
+from fr_analysis.report import render_text
 from plain_dumps import Dump, dump, entry
 
 STACKS = b"""Thread 0x00007f0000000000 (most recent call first):
@@ -126,9 +130,21 @@ def test_addresses() -> None:
     assert parse_url("http://node0:1234/fr_analysis") == Address("node0", 1234)
     assert parse_url("node0") == Address("node0", 25999)
     assert str(parse_url("http://[::1]:25999")) == "[::1]:25999"
+    assert parse_url("HTTP://node0:1") == Address("node0", 1)
+    with pytest.raises(NoServerError, match="speaks http only"):
+        parse_url("HTTPS://node0:1")
     for bad in ("https://node0:1", "", "http://", "http://a:b", "node0:70000", "http://u:p@h:1"):
         with pytest.raises(NoServerError, match="expected http://HOST:PORT"):
             parse_url(bad)
+
+
+@pytest.mark.parametrize("url", ["http://no\x1bde:1", "http://node:1/\x1b[31m", "\x9b1m:x"])
+def test_what_commands_a_terminal_is_not_echoed(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--url", url]) == ExitStatus.BAD_INPUT
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.isprintable()
 
 
 # -- a job ----------------------------------------------------------------------------------
@@ -202,6 +218,7 @@ def test_silence_is_evidence_and_costs_one_timeout() -> None:
     assert (diagnosis.verdict, diagnosis.suspects) == (Verdict.FAULT, (1,))
     assert diagnosis.missing_dumps == (1,)
     assert any("did not answer (no answer within 1 s)" in note for note in diagnosis.notes)
+    assert not any("cannot be told apart" in note for note in diagnosis.notes)
 
 
 def test_a_job_in_which_nobody_answers() -> None:
@@ -210,6 +227,9 @@ def test_a_job_in_which_nobody_answers() -> None:
     assert reading.snapshot.alone
     assert diagnosis.verdict is Verdict.UNDETERMINED
     assert any("ranks 0, 1 did not answer (connection refused)" in n for n in diagnosis.notes)
+    assert not any("run again" in note for note in diagnosis.notes)
+    assert any("; ask again, or look at their hosts" in note for note in diagnosis.notes)
+    assert render_text(diagnosis).endswith("\nRead the dumps of no rank; none of 0, 1.\n")
 
 
 def test_a_recorder_that_is_off_is_told_how_to_switch_it_on() -> None:
@@ -244,6 +264,72 @@ def test_so_many_silent_ranks_that_the_rest_is_not_asked(monkeypatch: pytest.Mon
         snapshot = collect_ranks(addresses, 0.3)
         assert time.monotonic() - began < 3
     assert any("not asked: too many others did not answer" in note for note in snapshot.notes)
+
+
+def test_one_line_of_a_page_does_not_make_a_million_ranks() -> None:
+    workers = {0: "http://127.0.0.1:9", 999_999: "http://127.0.0.1:9"}
+    with answering({"/tcpstore": (200, store_page(workers))}) as port:
+        began = time.monotonic()
+        with pytest.raises(NoServerError, match="it names 2 ranks, one of them rank 999999: no"):
+            collect(f"http://127.0.0.1:{port}", 1)
+        assert time.monotonic() - began < 2
+
+
+def test_ranks_without_an_address_cost_no_time() -> None:
+    began = time.monotonic()
+    snapshot = collect_ranks(dict.fromkeys(range(20_000)), 5)
+    assert time.monotonic() - began < 5
+    assert len(snapshot.silent) == 20_000
+    assert any("ranks 0-19999 could not be reached" in note for note in snapshot.notes)
+
+
+# -- a front that does not answer any more ----------------------------------------------------
+
+
+@pytest.mark.parametrize("front", ["silent", "failing", "gone"])
+def test_ranks_are_asked_without_the_front_once_they_are_known(front: str) -> None:
+    with answering(pages_of(waiting())) as first, answering(pages_of(dump())) as second:
+        workers = {rank: f"http://127.0.0.1:{port}" for rank, port in enumerate((first, second))}
+        pages: Pages = {"/tcpstore": (200, store_page(workers))}
+        with answering(pages) as port:
+            running = Job(f"http://127.0.0.1:{port}", 0.5)
+            assert list(running.take().trace.dumps) == [0, 1]
+            if front == "failing":
+                pages["/tcpstore"] = (500, b"no store")
+                assert running.take().without_front
+        if front == "silent":
+            with socket.create_server(("127.0.0.1", port)):
+                found = running.take()
+            assert list(found.trace.dumps) == [0, 1]
+            assert "no answer within 0.5 s" in found.without_front
+            assert "asked where it had told before" in found.notes[0]
+        with pytest.raises(NoServerError) as gone:
+            running.take()
+        assert gone.value.is_gone
+
+
+def test_a_watch_that_gets_no_answer_does_not_say_that_the_job_has_ended(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Rank 0's host is cut off, say: the job moved when it was last seen."""
+    with contextlib.ExitStack() as workers:
+        worker = workers.enter_context(answering(pages_of(dump(1))))
+        front: Pages = {"/tcpstore": (200, store_page({0: f"http://127.0.0.1:{worker}"}))}
+
+        def cut_off() -> None:
+            front["/tcpstore"] = (500, b"no store")
+            workers.close()
+
+        with answering(front) as port:
+            timer = threading.Timer(0.5, cut_off)
+            timer.start()
+            arguments = ["--watch", "0.1", "--stuck-after", "0.5", "--timeout", "0.5"]
+            status = main(["--url", f"http://127.0.0.1:{port}", *arguments])
+            timer.join()
+    err = capsys.readouterr().err
+    assert status == ExitStatus.UNDETERMINED, err
+    assert "no longer reached, so whether the job has ended is not known: " in err
+    assert "the job has ended:" not in err
 
 
 # -- through the front ----------------------------------------------------------------------
@@ -359,6 +445,33 @@ def test_entries_of_a_job_and_an_answer_in_a_file(
         target = tmp_path / "answer.json"
         assert main(["--url", url, "--format", "json", "-o", str(target)]) == ExitStatus.FAULT
     assert json.loads(target.read_text())["suspects"] == [1]
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        ("there", "is there already and is not overwritten; remove it or name another"),
+        ("none/answer", "cannot be written (No such file or directory)"),
+        ("there/answer", "cannot be written (Not a directory)"),
+    ],
+)
+def test_a_watch_learns_at_once_that_its_answer_cannot_be_written(
+    made: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "there").touch()
+    target = tmp_path / made
+    # Nobody listens there: that would be the complaint of a first look.
+    arguments = ["--url", "http://localhost:9", "--watch", "1", "-o", str(target)]
+    assert main(arguments) == ExitStatus.BAD_INPUT
+    assert capsys.readouterr().err == f"fr-analysis: {target}: {said}\n"
+
+
+def test_a_watch_learns_at_once_that_a_library_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    assert main(["--url", "http://localhost:9", "--watch", "1", "--format", "html"]) == 2
+    assert "--format html needs jinja2, which is not installed" in capsys.readouterr().err
 
 
 # -- inside the debug server -------------------------------------------------------------

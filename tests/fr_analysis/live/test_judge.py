@@ -208,6 +208,19 @@ def test_the_end_of_the_job(
     assert "the debug server has gone, so the job has ended" in said
 
 
+@pytest.mark.parametrize(
+    ("seen", "stands"), [([stuck(), stuck(step=5)], False), ([stuck(), stuck()], True)]
+)
+def test_no_answer_is_not_the_end_of_the_job(
+    seen: list[Snapshot], stands: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fr_analysis.live.watch.RETRY_S", 0.01)
+    watched, said = look(*seen, NoServerError("http://x: no answer within 1 s"))
+    assert (watched.end, watched.stands) == (End.UNREACHED, stands)
+    assert said.endswith("is not known: http://x: no answer within 1 s")
+    assert "has ended:" not in said
+
+
 def test_a_server_that_fails_once_has_not_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fr_analysis.live.watch.RETRY_S", 0.01)
     late = NoServerError("http://x: no answer within 1 s")
