@@ -18,7 +18,8 @@ def site() -> Path:
     return ROOT / "_build" / "html"
 
 
-@pytest.fixture(scope="session")
+# Not for the whole session: its event loop would be in the way of tests that have their own.
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """Debian's Chromium, or another one that is installed."""
     path = find_chromium()

@@ -11,8 +11,10 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import errno
+import io
 import os
 import re
+import signal
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -23,7 +25,7 @@ import fr_analysis
 from fr_analysis.attribute import attribute
 from fr_analysis.debug_dumps import write_json_copies
 from fr_analysis.diagnosis import Diagnosis, Verdict
-from fr_analysis.errors import FrAnalysisError
+from fr_analysis.errors import FrAnalysisError, printable
 from fr_analysis.live.collect import Job
 from fr_analysis.live.judge import examine
 from fr_analysis.live.watch import End, watch
@@ -273,27 +275,59 @@ def _answer(
     return "\n".join([answer, *tables]), exit_status(diagnosis)
 
 
-def _write(text: str, target: Path | None) -> None:
-    if target is None:
-        try:
-            sys.stdout.write(_colored(text))
-            sys.stdout.flush()
-        except BrokenPipeError:
-            # The reader, such as head, has gone; keep the interpreter from failing at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        except OSError as error:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise FrAnalysisError(f"the answer cannot be printed ({error.strerror})") from None
-        return
+def _print(text: str) -> None:
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A terminal that knows few characters must not cost the answer.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        with target.open("x", encoding="utf-8") as stream:
-            stream.write(text)
-    except FileExistsError:
-        raise FrAnalysisError(
-            f"{target}: is there already and is not overwritten; remove it or name another"
-        ) from None
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader, such as head, has gone; keep the interpreter from failing at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
-        raise FrAnalysisError(f"{target}: cannot be written ({error.strerror})") from None
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise FrAnalysisError(f"the answer cannot be printed ({error.strerror})") from None
+
+
+def _refuse_taken(target: Path) -> None:
+    if target.is_dir():
+        raise FrAnalysisError(f"{printable(target)}: is a directory; name a file to write")
+    if os.path.lexists(target):
+        raise FrAnalysisError(
+            f"{printable(target)}: is there already and is not overwritten; remove it or name "
+            "another"
+        )
+
+
+def _write(text: str, target: Path) -> None:
+    _refuse_taken(target)
+    try:
+        with target.open("x", encoding="utf-8", errors="backslashreplace") as stream:
+            try:
+                stream.write(text)
+                stream.flush()
+            except OSError:
+                # Half an answer would be in the way of the next try.
+                target.unlink(missing_ok=True)
+                raise
+    except OSError as error:
+        raise FrAnalysisError(
+            f"{printable(target)}: cannot be written ({error.strerror})"
+        ) from None
+
+
+def _deliver(text: str, options: argparse.Namespace) -> None:
+    """Print the answer, or write it to the file that is asked for."""
+    # With --debug the option names the directory for the JSON copies.
+    if options.output is not None and not (options.debug and options.url is None):
+        _write(text, options.output)
+        return
+    if sys.stdout is None:
+        raise FrAnalysisError("the answer cannot be printed (standard output is closed)")
+    if options.format == "html" and isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")  # as the page says of itself
+    _print(_colored(text) if options.format == "text" else text)
 
 
 def _run(options: argparse.Namespace, path: str) -> ExitStatus:
@@ -312,7 +346,7 @@ def _run(options: argparse.Namespace, path: str) -> ExitStatus:
             print(f"fr-analysis: {line}", file=sys.stderr)
     progress = match(trace)
     text, status = _answer(options, progress, attribute(progress))
-    _write(text, None if options.debug else options.output)
+    _deliver(text, options)
     return status
 
 
@@ -324,10 +358,7 @@ def _check_answer(options: argparse.Namespace) -> None:
     target = options.output
     if target is None:
         return
-    if os.path.lexists(target):
-        raise FrAnalysisError(
-            f"{target}: is there already and is not overwritten; remove it or name another"
-        )
+    _refuse_taken(target)
     folder, reason = target.parent, None
     if not os.path.lexists(folder):
         reason = errno.ENOENT
@@ -336,7 +367,7 @@ def _check_answer(options: argparse.Namespace) -> None:
     elif not os.access(folder, os.W_OK | os.X_OK):
         reason = errno.EACCES
     if reason:
-        raise FrAnalysisError(f"{target}: cannot be written ({os.strerror(reason)})")
+        raise FrAnalysisError(f"{printable(target)}: cannot be written ({os.strerror(reason)})")
 
 
 def _run_live(options: argparse.Namespace) -> int:
@@ -346,7 +377,7 @@ def _run_live(options: argparse.Namespace) -> int:
     if options.watch is None:
         reading, diagnosis = examine(take)
         text, status = _answer(options, reading.progress, diagnosis)
-        _write(text, options.output)
+        _deliver(text, options)
         return status
 
     def tell(line: str) -> None:
@@ -356,7 +387,7 @@ def _run_live(options: argparse.Namespace) -> int:
     status = ExitStatus.HEALTHY
     if watched.reading is not None and watched.diagnosis is not None:
         text, told = _answer(options, watched.reading.progress, watched.diagnosis)
-        _write(text, options.output)
+        _deliver(text, options)
         # What was seen just before a job ended is no verdict: its ranks end one by one.
         status = told if watched.end is End.STUCK or watched.stands else ExitStatus.HEALTHY
     if watched.end is End.UNREACHED and status is not ExitStatus.FAULT:
@@ -420,5 +451,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"fr-analysis: {error}", file=sys.stderr)
         return ExitStatus.BAD_INPUT
     except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # we are ending: more of them change nothing
         print("fr-analysis: interrupted", file=sys.stderr)
         return 128 + 2

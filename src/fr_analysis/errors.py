@@ -1,5 +1,7 @@
 """The errors that reach a user, each as one line."""
 
+import os
+
 
 class FrAnalysisError(Exception):
     """Analysis cannot begin or cannot be trusted; the message says what to do.
@@ -17,3 +19,9 @@ class UnreadableDump(FrAnalysisError):
 
 class NotADump(UnreadableDump):
     """The file is of another kind altogether: a log, or some other JSON."""
+
+
+def printable(path: str | os.PathLike[str]) -> str:
+    """A path for a message: a name may hold bytes or controls that no terminal takes."""
+    text = os.fspath(path)
+    return "".join(char if char.isprintable() else "?" for char in text)

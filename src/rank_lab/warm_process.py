@@ -11,6 +11,7 @@ import ctypes
 import gc
 import json
 import os
+import random
 import subprocess
 import sys
 import time
@@ -134,6 +135,11 @@ def become_rank(orders: Orders) -> tuple[str, list[str]]:
         redirect(descriptor, path, os.O_WRONLY)
     os.environ.clear()
     os.environ.update(orders["env"])
+    # A process that was started has random numbers of its own.
+    random.seed()
+    torch.seed()
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed()
     # torchrun's command is the interpreter, -u, and the script with its arguments.
     return "rank", orders["args"][2:]
 

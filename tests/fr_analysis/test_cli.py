@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import pty
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import jsonschema
 import pytest
 
 from fr_analysis import schema
-from fr_analysis.cli import ExitStatus, parse_rank_list
+from fr_analysis.cli import ExitStatus, main, parse_rank_list
 from support import ROOT
 
 HANG = ROOT / "tests" / "data" / "gloo_hang_3ranks"
@@ -250,3 +251,29 @@ def test_suspects_of_whom_the_same_is_known_are_put_together(tmp_path: Path) -> 
         (tmp_path / dump.name).write_bytes(dump.read_bytes())
     done = run(tmp_path, "--expected-world-size", "8")
     assert "  ranks 2-7: left no dump\n" in done.stdout
+
+
+def test_names_that_no_terminal_takes_are_shown_harmless(tmp_path: Path) -> None:
+    folder = os.fsencode(tmp_path) + b"/bad\xff"
+    shutil.copytree(HANG, os.fsdecode(folder))
+    Path(os.fsdecode(folder), "rank_\x1b[31m_5").write_bytes(b"\x80\x02]")
+    for target in (tmp_path / "a.txt", tmp_path / "a.html"):
+        arguments = ["--format", "html"] if target.suffix == ".html" else []
+        assert main([os.fsdecode(folder), "-o", str(target), *arguments]) == 1
+        assert "\x1b" not in target.read_text()
+
+
+def test_a_closed_output_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    command = f"{sys.executable} -m fr_analysis {HANG} >&-"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "standard output is closed" in done.stderr
+
+
+def test_half_an_answer_is_not_left(tmp_path: Path) -> None:
+    target = tmp_path / "report.html"
+    command = f"ulimit -f 100; {sys.executable} -m fr_analysis {HANG} --format html -o {target}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "cannot be written" in done.stderr
+    assert not target.exists()

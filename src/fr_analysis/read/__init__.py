@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fr_analysis.errors import FrAnalysisError, NotADump, UnreadableDump
+from fr_analysis.errors import FrAnalysisError, NotADump, UnreadableDump, printable
 from fr_analysis.read.decode import decode
 from fr_analysis.read.dump import MAX_RANK, build_dump, contradiction
-from fr_analysis.read.files import copy_of, find_files, prefix_of_name, printable, rank_of_name
+from fr_analysis.read.files import copy_of, find_files, prefix_of_name, rank_of_name
 from fr_analysis.read.parallel import read_all
 from fr_analysis.read.stacks import read_stacks
 from fr_analysis.trace import RankDump, RankStacks, Trace, Unread

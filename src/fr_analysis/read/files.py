@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from fr_analysis.errors import FrAnalysisError
+from fr_analysis.errors import FrAnalysisError, printable
 from fr_analysis.read.dump import MAX_RANK
 from fr_analysis.trace import Unread
 
@@ -54,12 +54,6 @@ def rank_of_stacks_name(name: str) -> int | None:
     """The rank in the name of one process's stacks: ``pyspy_3.txt``, ``stacks_rank3.txt``."""
     match = None if _STACKS_TIME.search(name) else _STACKS_OF_ONE.search(name)
     return int(match["rank"]) if match else None
-
-
-def printable(path: str | os.PathLike[str]) -> str:
-    """A path for a message: a name may hold bytes or controls that no terminal takes."""
-    text = os.fspath(path)
-    return "".join(char if char.isprintable() else "?" for char in text)
 
 
 def _leads_to_directory(child: os.DirEntry[str]) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from tabulate import tabulate
 
 from fr_analysis.attribute.evidence import ranks_text
+from fr_analysis.errors import printable
 from fr_analysis.match import Progress
 from fr_analysis.match.semantics import elements, operation_name
 from fr_analysis.trace import UNKNOWN, Completion, RankDump, Signature, Trace
@@ -70,7 +71,7 @@ def rank_table(trace: Trace, ranks: Collection[int] = (), groups: Collection[str
                 pending,
                 _oldest_pending(dump, groups),
                 dump.version,
-                dump.source,
+                printable(dump.source),
             ]
         )
     return (

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from fr_analysis.attribute.evidence import named_ranks, ranks_text
 from fr_analysis.diagnosis import Condition, Diagnosis, Fault, Suspect, Verdict
+from fr_analysis.errors import printable
 from fr_analysis.trace import Frame
 
 _CONDITIONS = {
@@ -127,7 +128,7 @@ def render_text(diagnosis: Diagnosis, *, stacks: bool = False) -> str:
         lines.append("")
     if diagnosis.unread:
         lines.append("Not used")
-        lines.extend(f"  {unread.path}: {unread.reason}" for unread in diagnosis.unread)
+        lines.extend(f"  {printable(unread.path)}: {unread.reason}" for unread in diagnosis.unread)
         lines.append("")
     if diagnosis.notes:
         lines.append("Notes")

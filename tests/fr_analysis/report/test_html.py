@@ -173,3 +173,31 @@ def test_a_graph_of_too_many_boxes_is_left_out() -> None:
     diagnosis = attribute(match(read_trace(HANG)))
     chain = tuple(Edge(rank, rank + 1, "1") for rank in range(100))
     assert draw_graph(dataclasses.replace(diagnosis, waits=chain)) == ""
+
+
+def test_jobs_without_collectives_have_a_report(tmp_path: Path, watched: Watched) -> None:
+    for rank in 0, 1:
+        dump = pickle.loads((HANG / f"trace_{rank}").read_bytes())  # noqa: S301 (our own file)
+        dump["entries"] = []
+        (tmp_path / f"trace_{rank}").write_bytes(pickle.dumps(dump, protocol=2))
+    target = tmp_path / "r.html"
+    main([str(tmp_path), "--format", "html", "-o", str(target)])
+    watched.page.goto(target.as_uri())
+    watched.page.wait_for_function("document.getElementById('size').innerText.includes('No dump')")
+    assert watched.complaints == []
+
+
+def test_the_grid_comes_back_after_filters_that_left_nothing(hang: Path, watched: Watched) -> None:
+    open_report(watched, hang)
+    page = watched.page
+    page.fill("#ranks", "99")
+    page.focus("#plot")
+    page.keyboard.press("ArrowDown")
+    assert "undefined" not in page.inner_text("#cell")
+    page.fill("#ranks", "")
+    assert "shown: 3 rows, 3 numbers" in page.inner_text("#size")
+    box = page.locator("#plot .nsewdrag").bounding_box()
+    assert box
+    page.mouse.move(box["x"] + box["width"] / 6, box["y"] + box["height"] / 2)
+    page.wait_for_function("document.getElementById('cell').innerText.startsWith('Rank 1')")
+    assert watched.complaints == []

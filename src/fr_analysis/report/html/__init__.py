@@ -14,7 +14,7 @@ import fr_analysis
 from fr_analysis.attribute.evidence import named_ranks
 from fr_analysis.attribute.frames import code_line, main_thread
 from fr_analysis.diagnosis import Diagnosis, Verdict
-from fr_analysis.errors import FrAnalysisError
+from fr_analysis.errors import FrAnalysisError, printable
 from fr_analysis.match import Progress
 from fr_analysis.report.html.cells import Cells
 from fr_analysis.report.html.graph import draw_graph
@@ -111,6 +111,7 @@ def render_html(diagnosis: Diagnosis, progress: Progress) -> str:
         ],
         kinds=KINDS,
         named_ranks=named_ranks,
+        printable=printable,
         graph=draw_graph(diagnosis),
         stacks=_stacks(trace),
         silent=[

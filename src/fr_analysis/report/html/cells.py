@@ -73,8 +73,8 @@ class Cells:
         keys = np.zeros(len(progress.group), dtype=np.int64)
         by_rank = np.argsort(progress.rank, kind="stable")
         ranks, starts = np.unique(progress.rank[by_rank], return_index=True)
-        ends = np.r_[starts[1:], len(by_rank)]
-        for rank, start, end in zip(ranks.tolist(), starts, ends, strict=True):
+        ends = [*starts[1:], len(by_rank)]
+        for rank, start, end in zip(ranks.tolist(), starts, ends, strict=False):
             dump = progress.trace.dumps[rank]
             here = by_rank[start:end]
             rows = progress.row[here]
@@ -131,22 +131,34 @@ class Cells:
             tuple(map(str, stack)),
         )
 
-    def matrix(self, group: ProcessGroup) -> tuple[list[int], Matrix]:
-        """One group's cells: the number of each column, and a row per member."""
+    def matrix(self, group: ProcessGroup) -> tuple[list[int], list[list[int]], Matrix]:
+        """One group's cells: the number of each column, the ranks of each row, and the cells.
+
+        A row is a member with a dump; members without one share the last.
+        """
         progress = self._progress
         first, last = np.searchsorted(progress.group, [group.index, group.index + 1])
         numbers, columns = np.unique(progress.number[first:last], return_inverse=True)
-        members = np.array(group.members, dtype=np.int64)
-        cells = np.full((len(members), len(numbers)), UNKNOWN_CELL, dtype=np.uint16)
-        for line, rank in enumerate(group.members):
+        known = [rank for rank in group.members if rank in progress.trace.dumps]
+        rest = [rank for rank in group.members if rank not in progress.trace.dumps]
+        rows = [[rank] for rank in known] + ([rest] if rest else [])
+        cells = np.full((len(rows), len(numbers)), UNKNOWN_CELL, dtype=np.uint16)
+        for line, rank in enumerate(known):
             advance = progress.advances[group.index].get(rank)
-            if advance is not None and rank in progress.trace.dumps:
+            if advance is not None:
                 cells[line, numbers > advance.last_joined] = ABSENT_CELL
-        lines = np.searchsorted(members, progress.rank[first:last])
+            elif self._lacks_all(rank):
+                cells[line] = ABSENT_CELL
+        lines = np.searchsorted(known, progress.rank[first:last])
         cells[lines, columns] = self._codes[first:last]
         labels = numbers.copy()
         labels[columns] = self._recorded[first:last]
-        return labels.tolist(), cells
+        return labels.tolist(), rows, cells
+
+    def _lacks_all(self, rank: int) -> bool:
+        """Whether what a rank does not hold, it never joined: its ring buffer has not wrapped."""
+        record = self._progress.trace.dumps[rank].operations.record
+        return not len(record) or int(record.min()) <= 0
 
     def as_json(self, first: tuple[str, ...]) -> dict[str, Any]:
         """Everything for the page's script.
@@ -166,16 +178,15 @@ class Cells:
             self._progress.groups.groups,
             key=lambda g: (order.get(g.name.name, len(order)), g.index),
         ):
-            labels, matrix = self.matrix(group)
+            labels, ranks, matrix = self.matrix(group)
             if not labels or not len(matrix):
                 continue
+            rows, row_of = matrix, np.arange(len(matrix))
             if len(matrix) > _ALL_ROWS:
                 rows, row_of = np.unique(matrix, axis=0, return_inverse=True)
-            else:
-                rows, row_of = matrix, np.arange(len(matrix))
             alike: list[list[int]] = [[] for _ in rows]
-            for rank, row in zip(group.members, row_of.reshape(-1).tolist(), strict=True):
-                alike[row].append(rank)
+            for some, row in zip(ranks, row_of.reshape(-1).tolist(), strict=True):
+                alike[row] = sorted(alike[row] + some)
             by_rank = sorted(range(len(rows)), key=lambda row: alike[row][0])
             pieces.append(rows[by_rank].astype("<u2").tobytes())
             groups.append(

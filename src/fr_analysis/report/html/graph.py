@@ -33,12 +33,12 @@ def _boxes(diagnosis: Diagnosis) -> list[_Box]:
         awaited_by[edge.waiter].add(edge.awaited)
         group_of[edge.waiter] = edge.group
     ends = {rank for awaited in awaited_by.values() for rank in awaited} - awaited_by.keys()
+    suspects = set(diagnosis.suspects)
     alike: dict[tuple[str, frozenset[int], bool], list[int]] = defaultdict(list)
     for rank in sorted(awaited_by.keys() | ends):
         awaited = frozenset(awaited_by.get(rank, ()))
-        suspect = rank in diagnosis.suspects
         # Nobody waits for itself: of a circle of one group each waits for the others.
-        alike[group_of.get(rank, ""), awaited, suspect].append(rank)
+        alike[group_of.get(rank, ""), awaited, rank in suspects].append(rank)
     return [_Box(tuple(ranks), group, awaited) for (group, awaited, _), ranks in alike.items()]
 
 

@@ -19,7 +19,7 @@
   const unfold = (spans) => spans.flatMap(([first, count]) => Array.from({length: count}, (_, i) => first + i));
   const levelOf = (cell) => (cell >= FIRST_CALL ? levelOfCall[cell - FIRST_CALL] : cell === ABSENT ? 2 : 1);
 
-  let group, numbers, rows, columns, window_, cursor;
+  let group, numbers, rows, columns, window_, cursor, hadNothing = false;
 
   function parseRanks(text) {
     const wanted = [];
@@ -48,7 +48,9 @@
         return cell >= FIRST_CALL && data.calls[cell - FIRST_CALL].operation === operation;
       }));
     }
-    if (!keepWindow) newest();
+    // After filters that left nothing there is no window to keep.
+    if (!keepWindow || !window_ || window_[1] <= window_[0] || window_[3] <= window_[2] || hadNothing) newest();
+    hadNothing = !rows.length || !columns.length;
     window_ = clamp(window_);
     cursor = null;
     draw();
@@ -103,10 +105,11 @@
   function draw() {
     const style = getComputedStyle(document.documentElement);
     const color = (name) => style.getPropertyValue(`--${name}`).trim();
-    if (!rows.length || !columns.length) {
-      Plotly.purge(plot);
-      plot.replaceChildren();
+    const nothing = !rows.length || !columns.length;
+    plot.style.visibility = nothing ? "hidden" : "";
+    if (nothing) {
       byId("size").textContent = "Nothing is left by these filters.";
+      byId("cell").textContent = "";
       return;
     }
     const {x, y, z, stepX, stepY} = blocks();
@@ -151,6 +154,7 @@
   }
 
   function move(dx, dy) {
+    if (!rows.length || !columns.length) return;
     const [x1, x2, y1, y2] = window_;
     const [x, y] = cursor ?? [x2 - 1 - dx, y1 - dy];
     cursor = [Math.max(0, Math.min(columns.length - 1, x + dx)), Math.max(0, Math.min(rows.length - 1, y + dy))];
