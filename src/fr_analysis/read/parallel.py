@@ -40,10 +40,15 @@ def _size(path: Path) -> int:
         return 0
 
 
+def _is_alone() -> bool:
+    """Whether this is the only thread."""
+    return threading.active_count() == 1
+
+
 def _workers_for(files: Files) -> int:
     """In how many processes to read; 1 where one is enough, or where forking is not safe."""
     # Forked processes start at once, with all that is imported; among threads that is not safe.
-    if not sys.platform.startswith("linux") or threading.active_count() > 1:
+    if not sys.platform.startswith("linux") or not _is_alone():
         return 1
     if sum(_size(path) for _, path in files) < _WORTH_IT_BYTES:
         return 1

@@ -31,6 +31,12 @@ def files(tmp_path: Path) -> Files:
     return found
 
 
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests may have left a thread, such as a browser's, which does nothing now."""
+    monkeypatch.setattr(parallel, "_is_alone", lambda: True)
+
+
 @pytest.fixture(autouse=True)
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As many processes on every machine; and none of them is left."""
@@ -47,6 +53,7 @@ def tell(rank: int, path: Path) -> tuple[int, str, int]:
     return rank, path.name, os.getpid()
 
 
+@pytest.mark.usefixtures("alone")
 def test_several_processes_read_and_the_order_stays(files: Files) -> None:
     results = list(read_all(tell, files, iter))
     assert [(rank, name) for rank, name, _ in results] == [(r, path.name) for r, path in files]
@@ -77,6 +84,7 @@ def die_at_50(rank: int, path: Path) -> int:
     return rank
 
 
+@pytest.mark.usefixtures("alone")
 def test_what_a_killed_process_was_to_read_is_read_here(files: Files) -> None:
     assert list(read_all(die_at_50, files, iter)) == list(range(100))
 
@@ -88,6 +96,7 @@ def long_answer(rank: int, path: Path) -> bytes:
     return bytes(300_000)
 
 
+@pytest.mark.usefixtures("alone")
 def test_a_process_killed_while_it_hands_over_holds_nobody_up(files: Files) -> None:
     slow = (result for result in read_all(long_answer, files, iter))
     first = next(slow)
@@ -95,6 +104,7 @@ def test_a_process_killed_while_it_hands_over_holds_nobody_up(files: Files) -> N
     assert [first, *slow] == [bytes(300_000)] * 100
 
 
+@pytest.mark.usefixtures("alone")
 def test_an_interrupt_ends_all(files: Files) -> None:
     results = read_all(tell, files, iter)
     next(results)
