@@ -40,6 +40,8 @@ exclude_patterns = [
     "tests",
 ]
 html_copy_source = False
+# Two hyphens begin an option, also in a caption; they are no dash.
+smartquotes_action = "qe"
 
 # Pages whose demo runs at every build: what they claim, beside the page. Claims become
 # substitutions such as |suspect|; what the demo prints lands in _build/captures.
