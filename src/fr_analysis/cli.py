@@ -26,9 +26,6 @@ from fr_analysis.attribute import attribute
 from fr_analysis.debug_dumps import write_json_copies
 from fr_analysis.diagnosis import Diagnosis, Verdict
 from fr_analysis.errors import FrAnalysisError, printable
-from fr_analysis.live.collect import Job
-from fr_analysis.live.judge import examine
-from fr_analysis.live.watch import End, watch
 from fr_analysis.match import Progress, match
 from fr_analysis.read import read_trace
 from fr_analysis.report import FORMATS, render_text
@@ -372,6 +369,11 @@ def _check_answer(options: argparse.Namespace) -> None:
 
 def _run_live(options: argparse.Namespace) -> int:
     """Ask a running job, once or until it is stuck or over."""
+    # What asks over the network takes its time to load: not for those who read files.
+    from fr_analysis.live.collect import Job
+    from fr_analysis.live.judge import examine
+    from fr_analysis.live.watch import End, watch
+
     _check_answer(options)
     take = Job(options.url, options.timeout or _TIMEOUT_S).take
     if options.watch is None:

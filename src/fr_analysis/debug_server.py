@@ -28,6 +28,7 @@ from fr_analysis.live.fetch import Address, Answer
 from fr_analysis.live.judge import Reading, examine
 from fr_analysis.live.page import REFRESH_S, render_page
 from fr_analysis.report import render_json, render_text
+from fr_analysis.report.json_report import within_html
 
 TESTED_WITH = "2.13"
 MOST_TIMEOUT_S = 10.0
@@ -124,5 +125,4 @@ class AnalysisHandler(_BASE):  # type: ignore[misc]
 
     def _handle_json(self, request: Any) -> bytes:
         # The server calls everything text/html: nothing in it may look like a tag.
-        text = render_json(self._examine()[1])
-        return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026").encode()
+        return within_html(render_json(self._examine()[1])).encode()

@@ -5,6 +5,7 @@ Everything here is part of the stable public API.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -71,6 +72,11 @@ class Condition(StrEnum):
     """It joined, but so late that the others waited for it again and again."""
 
 
+def shapes_text(sizes: Sequence[tuple[int, ...]]) -> str:
+    """Tensors' sizes as ``8x16, scalar``."""
+    return ", ".join("x".join(map(str, size)) or "scalar" for size in sizes)
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """An operation as some ranks called it.
@@ -97,7 +103,7 @@ class Call:
     def describe(self) -> str:
         """One phrase: operation, sizes and dtype."""
         sizes = self.input_sizes or self.output_sizes
-        shape = ", ".join("x".join(map(str, size)) or "scalar" for size in sizes or ())
+        shape = shapes_text(sizes or ())
         kinds = "/".join(dict.fromkeys(self.dtypes or ()))
         text = " ".join(part for part in (shape, kinds) if part)
         return f"{self.operation}({text})" if text else self.operation

@@ -9,7 +9,7 @@ import numpy as np
 
 from fr_analysis.attribute.disagreements import Disagreement
 from fr_analysis.attribute.frames import code_line, main_thread
-from fr_analysis.attribute.group_creation import GroupCreation
+from fr_analysis.attribute.group_creation import NEW_GROUP, GroupCreation
 from fr_analysis.attribute.stragglers import Lateness
 from fr_analysis.attribute.waits import Wait
 from fr_analysis.diagnosis import Call, Condition, Fault, FaultKind, StuckGroup, Suspect
@@ -304,13 +304,13 @@ class Describer:
         world = self._progress.groups.world
         index = next((g.index for g in self._progress.groups.groups if g.members == world), None)
         name = self._progress.groups.groups[index].name if index is not None else None
-        created = Call("new_group", "new_group", None, None, None, found.creating, found.code)
+        created = Call(NEW_GROUP, NEW_GROUP, None, None, None, found.creating, found.code)
         return Fault(
             kind=FaultKind.RANK_MISSING if found.idle else FaultKind.OPERATION_MISMATCH,
             group=name.name if name else "",
             group_description=name.description if name else "",
             group_members=world,
-            collective="new_group" if found.idle else operation_name(joins[0].signature.operation),
+            collective=NEW_GROUP if found.idle else operation_name(joins[0].signature.operation),
             collective_seq_id=self._recorded(joins) if joins else None,
             suspects=found.odd,
             victims=victims,

@@ -507,20 +507,3 @@ class Job:
         snapshot = _snapshot(ranks, taken_ns)
         note = f"{error}; the ranks were asked where it had told before that they listen"
         return replace(snapshot, notes=(note, *snapshot.notes), without_front=str(error))
-
-
-def collect(url: str, timeout_s: float, silent: Mapping[int, Answer] = NO_RANKS) -> Snapshot:
-    """Ask all ranks of a running job once.
-
-    Args:
-        url: of the job's debug server, ``http://HOST:25999`` on rank 0's host.
-        timeout_s: seconds that each rank has to answer.
-        silent: ranks that did not answer a moment ago and are not asked again.
-
-    Returns:
-        The snapshot. Ranks that do not answer are in its ``silent`` and ``notes``.
-
-    Raises:
-        NoServerError: no debug server answers there.
-    """
-    return Job(url, timeout_s).take(silent)

@@ -17,6 +17,7 @@ import numpy as np
 
 from fr_analysis.attribute import attribute
 from fr_analysis.attribute.evidence import COLLECT_DUMPS, NOT_TOLD_APART, named_ranks
+from fr_analysis.attribute.group_creation import NEW_GROUP
 from fr_analysis.diagnosis import AttributionState, Diagnosis, Fault, FaultKind, StuckGroup, Verdict
 from fr_analysis.live.collect import NO_RANKS, Snapshot
 from fr_analysis.live.fetch import Answer
@@ -151,7 +152,7 @@ def _longest_pause_s(reading: Reading, ranks: Iterable[int]) -> float:
 
 def _is_lasting(fault: Fault) -> bool:
     # new_group is seen in stacks, which show one moment.
-    seen_in_stacks = any(call.recorded_name == "new_group" for call in fault.calls)
+    seen_in_stacks = any(call.recorded_name == NEW_GROUP for call in fault.calls)
     return fault.kind in _LASTING and not seen_in_stacks
 
 

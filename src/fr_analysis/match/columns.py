@@ -6,12 +6,13 @@ rows takes time that grows with the square of the job; one column over all ranks
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from fr_analysis.match.progress import Progress
-from fr_analysis.trace import IntColumn, Operations, Signature, Trace
+from fr_analysis.trace import Frame, IntColumn, Operations, RankDump, Signature, Trace
 
 
 class EndToEnd:
@@ -43,10 +44,21 @@ class EndToEnd:
 
     def of_signatures(self, of: Callable[[Signature], int]) -> IntColumn:
         """What a function says of every operation's signature, asked once per signature."""
+        return self._of_table(lambda dump: dump.signatures, lambda o: o.signature, of)
+
+    def of_stacks(self, of: Callable[[tuple[Frame, ...]], int]) -> IntColumn:
+        """What a function says of every operation's stack, of ``()`` where none is recorded."""
+        # The last is for UNKNOWN, which is -1.
+        return self._of_table(lambda dump: (*dump.stacks, ()), lambda o: o.stack, of)
+
+    def _of_table(
+        self,
+        table: Callable[[RankDump], Sequence[Any]],
+        index: Callable[[Operations], IntColumn],
+        of: Callable[[Any], int],
+    ) -> IntColumn:
         parts = [
-            np.array([of(signature) for signature in dump.signatures], dtype=np.int64)[
-                dump.operations.signature
-            ]
+            np.array([of(item) for item in table(dump)], dtype=np.int64)[index(dump.operations)]
             for dump in self._dumps
             if len(dump.operations)
         ]

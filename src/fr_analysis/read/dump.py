@@ -220,14 +220,15 @@ def _stacks(entries: Entries) -> tuple[IntColumn, tuple[tuple[Frame, ...], ...]]
     return index_of[parsed.column], tuple(stack for stack in parsed.items if stack)
 
 
-def _transfers(entries: Entries, operations: list[str]) -> Flags:
+def _transfers(entries: Entries, signature: IntColumn, table: tuple[Signature, ...]) -> Flags:
     """Which operations are sends or receives."""
     told = values_of(entries, "is_p2p")
     found = are(told, True)
     if None in told:  # before 2.2
         for at, entry in enumerate(entries):
             if "is_p2p" not in entry:
-                found[at] = bool(re.match(r"\w+:(send|recv) \d+(->|<-)\d+", operations[at]))
+                name = table[signature[at]].operation
+                found[at] = bool(re.match(r"\w+:(send|recv) \d+(->|<-)\d+", name))
     return found
 
 
@@ -492,7 +493,7 @@ def build_dump(
     local_id = integers(values_of(entries, "pg_id"), _number)
     signature, table = _signatures(entries)
     stack, stacks = _stacks(entries)
-    is_p2p = _transfers(entries, [table[at].operation for at in signature.tolist()])
+    is_p2p = _transfers(entries, signature, table)
     number = _numbers(entries, is_p2p)
     state = codes(values_of(entries, "state"), _STATES)
     started_ns = times(values_of(entries, "time_discovered_started_ns"), _time, MAX_TIME_NS)

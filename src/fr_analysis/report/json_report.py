@@ -49,3 +49,15 @@ def schema() -> dict[str, Any]:
     text = importlib.resources.files("fr_analysis.report").joinpath("diagnosis.schema.json")
     loaded: dict[str, Any] = json.loads(text.read_text(encoding="utf-8"))
     return loaded
+
+
+def within_html(text: str) -> str:
+    """JSON that means the same, and in which nothing looks like a tag or an entity of HTML.
+
+    Args:
+        text: JSON.
+
+    Returns:
+        JSON that may stand within a page, whatever strings it holds.
+    """
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")

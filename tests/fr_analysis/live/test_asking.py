@@ -21,7 +21,6 @@ from fr_analysis.cli import ExitStatus, main
 from fr_analysis.live.collect import (
     Job,
     NoServerError,
-    collect,
     collect_ranks,
     page_answers,
     parse_url,
@@ -152,7 +151,7 @@ def test_what_commands_a_terminal_is_not_echoed(
 
 def test_the_rank_that_is_missing_and_its_line_of_code() -> None:
     with job(pages_of(waiting()), pages_of(dump())) as url:
-        reading, diagnosis = examine(lambda silent: collect(url, 5, silent), 0.01)
+        reading, diagnosis = examine(lambda silent: Job(url, 5).take(silent), 0.01)
     assert (diagnosis.verdict, diagnosis.suspects) == (Verdict.FAULT, (1,))
     assert str(diagnosis.details[0].location) == "/job/train.py:7 in load"
     assert reading.snapshot.trace.expected_world_size == 2
@@ -164,7 +163,7 @@ def test_the_rank_that_is_missing_and_its_line_of_code() -> None:
 )
 def test_the_line_that_waits_comes_from_the_stacks(stacks: bytes, code: str) -> None:
     with job(pages_of(waiting(), stacks=stacks), pages_of(dump())) as url:
-        _, diagnosis = examine(lambda silent: collect(url, 5, silent), 0.01)
+        _, diagnosis = examine(lambda silent: Job(url, 5).take(silent), 0.01)
     (call,) = diagnosis.faults[0].calls
     assert str(call.code) == code
 
@@ -176,7 +175,7 @@ def test_torchcomms_answers_on_its_own_endpoint() -> None:
         for path in sorted(TORCHCOMMS.iterdir())
     ]
     with job(*recorded) as url:
-        _, diagnosis = examine(lambda silent: collect(url, 5, silent), 0.01)
+        _, diagnosis = examine(lambda silent: Job(url, 5).take(silent), 0.01)
     assert (diagnosis.suspects, diagnosis.victims) == ((3,), (0, 1, 2))
 
 
@@ -194,7 +193,7 @@ def test_torchcomms_answers_on_its_own_endpoint() -> None:
 )
 def test_a_rank_that_answers_nonsense_is_named_with_the_reason(pages: Pages, reason: str) -> None:
     with job(pages_of(waiting()), pages) as url:
-        snapshot = collect(url, 5)
+        snapshot = Job(url, 5).take()
     (unread,) = snapshot.trace.unread
     assert unread.rank == 1
     assert reason in unread.reason
@@ -205,7 +204,7 @@ def test_a_rank_whose_stacks_do_not_come_is_told() -> None:
     trace_only = pages_of(dump())
     del trace_only["/handler/dump_traceback"]
     with job(pages_of(waiting()), trace_only) as url:
-        snapshot = collect(url, 5)
+        snapshot = Job(url, 5).take()
     assert list(snapshot.trace.dumps) == [0, 1]
     assert any("rank 1 answered what was recorded but not" in note for note in snapshot.notes)
 
@@ -213,7 +212,7 @@ def test_a_rank_whose_stacks_do_not_come_is_told() -> None:
 def test_silence_is_evidence_and_costs_one_timeout() -> None:
     with raw(b"") as stopped, job(pages_of(waiting()), stopped) as url:
         began = time.monotonic()
-        _, diagnosis = examine(lambda silent: collect(url, 1, silent), 0.01)
+        _, diagnosis = examine(lambda silent: Job(url, 1).take(silent), 0.01)
         assert time.monotonic() - began < 1.7
     assert (diagnosis.verdict, diagnosis.suspects) == (Verdict.FAULT, (1,))
     assert diagnosis.missing_dumps == (1,)
@@ -223,7 +222,7 @@ def test_silence_is_evidence_and_costs_one_timeout() -> None:
 
 def test_a_job_in_which_nobody_answers() -> None:
     with job(9, 9) as url:
-        reading, diagnosis = examine(lambda silent: collect(url, 1, silent), 0.01)
+        reading, diagnosis = examine(lambda silent: Job(url, 1).take(silent), 0.01)
     assert reading.snapshot.alone
     assert diagnosis.verdict is Verdict.UNDETERMINED
     assert any("ranks 0, 1 did not answer (connection refused)" in n for n in diagnosis.notes)
@@ -235,7 +234,7 @@ def test_a_job_in_which_nobody_answers() -> None:
 def test_a_recorder_that_is_off_is_told_how_to_switch_it_on() -> None:
     off = pages_of({"version": "2.10", "pg_config": {}, "pg_status": {}})
     with job(off, off) as url:
-        _, diagnosis = examine(lambda silent: collect(url, 5, silent), 0.01)
+        _, diagnosis = examine(lambda silent: Job(url, 5).take(silent), 0.01)
     assert diagnosis.verdict is Verdict.UNDETERMINED
     assert any("TORCH_FR_BUFFER_SIZE=2000" in note for note in diagnosis.notes)
 
@@ -271,7 +270,7 @@ def test_one_line_of_a_page_does_not_make_a_million_ranks() -> None:
     with answering({"/tcpstore": (200, store_page(workers))}) as port:
         began = time.monotonic()
         with pytest.raises(NoServerError, match="it names 2 ranks, one of them rank 999999: no"):
-            collect(f"http://127.0.0.1:{port}", 1)
+            Job(f"http://127.0.0.1:{port}", 1).take()
         assert time.monotonic() - began < 2
 
 
@@ -357,7 +356,7 @@ def test_the_front_passes_on_what_cannot_be_reached_from_here() -> None:
         "/torchcomms_fr_trace_json": (500, b"JSONDecodeError"),
     }
     with answering(front) as port:
-        snapshot = collect(f"http://127.0.0.1:{port}", 5)
+        snapshot = Job(f"http://127.0.0.1:{port}", 5).take()
     assert list(snapshot.trace.dumps) == [0, 1]
     assert list(snapshot.silent) == [2]
     assert list(snapshot.trace.stacks) == [0, 1]
@@ -376,7 +375,7 @@ def test_addresses_that_the_store_s_page_cuts_come_from_another_page() -> None:
         cut = b"    debug_server/rank0: b'http://a-very-long-name...\n"
         heading = f"<h2>Rank 0: http://127.0.0.1:{worker}/handler/dump_traceback?</h2>\n<pre></pre>"
         with answering({"/tcpstore": (200, cut), "/stacks": (200, heading.encode())}) as port:
-            snapshot = collect(f"http://127.0.0.1:{port}", 5)
+            snapshot = Job(f"http://127.0.0.1:{port}", 5).take()
     assert list(snapshot.trace.dumps) == [0]
 
 

@@ -18,6 +18,7 @@ from fr_analysis.errors import FrAnalysisError, printable
 from fr_analysis.match import Progress
 from fr_analysis.report.html.cells import Cells
 from fr_analysis.report.html.graph import draw_graph
+from fr_analysis.report.json_report import within_html
 from fr_analysis.report.tables import entry_table, group_table, rank_table
 from fr_analysis.report.text import KINDS, alike_suspects, headline
 from fr_analysis.trace import Frame, Trace
@@ -73,8 +74,7 @@ def _environment() -> tuple[jinja2.Environment, str]:
 
 def _as_script(content: object) -> str:
     """JSON that may stand within a script element, whatever strings it holds."""
-    text = json.dumps(content, separators=(",", ":"))
-    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+    return within_html(json.dumps(content, separators=(",", ":")))
 
 
 def render_html(diagnosis: Diagnosis, progress: Progress) -> str:

@@ -18,6 +18,7 @@ from fr_analysis.attribute.evidence import ranks_text
 from fr_analysis.attribute.frames import code_line
 from fr_analysis.diagnosis import Diagnosis
 from fr_analysis.match import ProcessGroup, Progress
+from fr_analysis.match.columns import EndToEnd
 from fr_analysis.match.semantics import operation_name
 from fr_analysis.report.tables import operation_text
 from fr_analysis.trace import UNKNOWN, Completion, Frame, Signature
@@ -53,9 +54,21 @@ class Cells:
         self._progress = progress
         self._signatures: dict[Signature, int] = {}
         self._stacks: dict[tuple[Frame, ...], int] = {(): 0}
-        self._recorded = np.full(len(progress.group), UNKNOWN, dtype=np.int64)
-        self._waiting = np.zeros(len(progress.group), dtype=np.bool_)
-        keys = self._keys()
+        columns = EndToEnd(progress.trace)
+        places = columns.places(progress)
+        self._recorded = columns.column(lambda operations: operations.number)[places]
+        completion = columns.column(lambda operations: operations.completion)[places]
+        self._waiting = completion == Completion.PENDING
+
+        def signature_number(signature: Signature) -> int:
+            return self._signatures.setdefault(signature, len(self._signatures))
+
+        def stack_number(stack: tuple[Frame, ...]) -> int:
+            return self._stacks.setdefault(stack, len(self._stacks))
+
+        # A number per collective that tells its signature and its stack.
+        keys = columns.of_signatures(signature_number)[places] << 32
+        keys += columns.of_stacks(stack_number)[places]
         self._mark_waiting(diagnosis)
         odd = self._odd(diagnosis)
         # What is alike: signature, stack and state.
@@ -66,31 +79,6 @@ class Cells:
         if len(distinct) > _MOST_CALLS:
             self.calls.append(CallText("", "an operation", "done", "", ()))
         self._codes = np.minimum(self._codes, _MOST_CALLS) + 2
-
-    def _keys(self) -> npt.NDArray[np.int64]:
-        """A number per collective that tells its signature and its stack."""
-        progress = self._progress
-        keys = np.zeros(len(progress.group), dtype=np.int64)
-        by_rank = np.argsort(progress.rank, kind="stable")
-        ranks, starts = np.unique(progress.rank[by_rank], return_index=True)
-        ends = [*starts[1:], len(by_rank)]
-        for rank, start, end in zip(ranks.tolist(), starts, ends, strict=False):
-            dump = progress.trace.dumps[rank]
-            here = by_rank[start:end]
-            rows = progress.row[here]
-            operations = dump.operations
-            signatures = np.array(
-                [self._signatures.setdefault(s, len(self._signatures)) for s in dump.signatures]
-            )
-            stacks = np.array(
-                # The last is for UNKNOWN, which is -1.
-                [self._stacks.setdefault(s, len(self._stacks)) for s in (*dump.stacks, ())]
-            )
-            keys[here] = signatures[operations.signature[rows]] << 32
-            keys[here] += stacks[operations.stack[rows]]
-            self._recorded[here] = operations.number[rows]
-            self._waiting[here] = operations.completion[rows] == Completion.PENDING
-        return keys
 
     def _places(
         self, group_name: str, seq_id: int | None, ranks: tuple[int, ...]

@@ -18,7 +18,7 @@ import numpy as np
 import fr_analysis
 from fr_analysis.attribute.evidence import ranks_text
 from fr_analysis.attribute.frames import code_line
-from fr_analysis.diagnosis import Diagnosis
+from fr_analysis.diagnosis import Diagnosis, shapes_text
 from fr_analysis.match import Progress
 from fr_analysis.match.clocks import ClockEstimate, Clocks, estimate_clocks
 from fr_analysis.match.p2p import peer_rank
@@ -193,7 +193,7 @@ def _track_name(progress: Progress, track: Track) -> str:
 def _shapes(sizes: tuple[tuple[int, ...], ...] | None) -> str | None:
     if sizes is None:
         return None
-    shown = ", ".join("x".join(map(str, size)) or "scalar" for size in sizes[:_MOST_TENSORS])
+    shown = shapes_text(sizes[:_MOST_TENSORS])
     more = f" and {len(sizes) - _MOST_TENSORS} more" if len(sizes) > _MOST_TENSORS else ""
     return _text(shown or "none") + more
 
