@@ -36,8 +36,8 @@ class Watched:
         end: why.
         reading: the last one; None where there was none.
         diagnosis: the last answer.
-        stands: whether the answer does: the job stood still when it was last seen, or the
-            record proves a fault. Else it moved, or was seen only once.
+        stands: whether the answer does: the job stood still when it was last seen, the record
+            proves a fault, or a rank that was missed had ended. Else it moved, or was seen once.
     """
 
     end: End
@@ -56,6 +56,8 @@ class _Watch:
         self.since: dict[tuple[object, ...], float] = {}
         self.stuck_s = 0.0
         self.proven = False
+        self.lost: Diagnosis | None = None
+        """The answer that blamed ranks which had ended, as long as none of them is back."""
 
     def look(self, take: Take, now: float, stuck_after_s: float) -> None:
         before, self.reading = self.reading, read(take(NO_RANKS))
@@ -70,6 +72,19 @@ class _Watch:
         else:
             self.diagnosis = settle(before, self.reading, stuck_after_s) if before else found
         self.proven = before is not None and self.diagnosis.verdict is Verdict.FAULT
+        silent = self.reading.snapshot.silent.keys()
+        if self.proven and silent >= set(self.diagnosis.suspects):
+            self.lost = self.diagnosis
+        elif self.lost is not None and not silent >= set(self.lost.suspects):
+            self.lost = None
+
+    def ended(self, end: End) -> Watched:
+        """What the watch has come to."""
+        diagnosis, stands = self.diagnosis, self.stuck_s > 0 or self.proven
+        if not stands and self.lost is not None:
+            # The others move in the end, in that their operations fail: it is no better for that.
+            diagnosis, stands = self.lost, True
+        return Watched(end, self.reading, diagnosis, stands)
 
     def line(self) -> str:
         """What was seen, in one line."""
@@ -132,11 +147,6 @@ def watch(
     """
     watching = _Watch()
 
-    def ended(end: End) -> Watched:
-        return Watched(
-            end, watching.reading, watching.diagnosis, watching.stuck_s > 0 or watching.proven
-        )
-
     failing_since: float | None = None
     try:
         while True:
@@ -152,16 +162,16 @@ def watch(
                     continue
                 if error.is_gone:
                     tell(f"the debug server has gone, so the job has ended: {error}")
-                    return ended(End.GONE)
+                    return watching.ended(End.GONE)
                 if began - failing_since >= stuck_after_s:
                     tell(f"no longer reached, so whether the job has ended is not known: {error}")
-                    return ended(End.UNREACHED)
+                    return watching.ended(End.UNREACHED)
                 tell(str(error))
             else:
                 failing_since = None
                 tell(watching.line())
                 if watching.stuck_s >= stuck_after_s:
-                    return ended(End.STUCK)
+                    return watching.ended(End.STUCK)
             time.sleep(max(0.0, interval_s - (time.monotonic() - began)))
     except KeyboardInterrupt:
-        return ended(End.INTERRUPTED)
+        return watching.ended(End.INTERRUPTED)

@@ -208,6 +208,19 @@ def test_the_end_of_the_job(
     assert "the debug server has gone, so the job has ended" in said
 
 
+def test_a_rank_that_was_missed_to_the_end_is_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last look shows the others move, in that what waited for the dead rank fails."""
+    monkeypatch.setattr("fr_analysis.live.watch.RETRY_S", 0.01)
+    waits, failed = rank(range(1, 4), 4, 100, 0.5), rank(range(1, 5), None, 100, 0.5)
+    missed = [snapshot(waits, None)] * 2
+    watched, _ = look(*missed, snapshot(failed, None), GONE, stuck_after_s=30)
+    assert watched.diagnosis is not None
+    assert (watched.stands, watched.diagnosis.suspects) == (True, (1,))
+    back = snapshot(failed, rank(range(1, 5), None, 100, 0.5))
+    watched, _ = look(*missed, back, GONE, stuck_after_s=30)
+    assert not watched.stands
+
+
 @pytest.mark.parametrize(
     ("seen", "stands"), [([stuck(), stuck(step=5)], False), ([stuck(), stuck()], True)]
 )
