@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fr_analysis.errors import FrAnalysisError, NotADump, UnreadableDump, printable
-from fr_analysis.read.decode import decode
+from fr_analysis.read.decode import decode_distinct
 from fr_analysis.read.dump import MAX_RANK, build_dump, contradiction
 from fr_analysis.read.files import copy_of, find_files, prefix_of_name, rank_of_name
 from fr_analysis.read.parallel import read_all
@@ -60,11 +60,11 @@ def _collector_off() -> Iterator[None]:
 
 
 def _read_content(rank: int, path: Path, group_world_size: int | None) -> RankDump | Unread:
-    content = decode(path)
+    content, repeats = decode_distinct(path)
     told = content.get("rank") if isinstance(content, dict) else None
     if rank_of_name(path.name) is None and type(told) is int and 0 <= told <= MAX_RANK:
         rank = told
-    dump = build_dump(content, rank, path, group_world_size=group_world_size)
+    dump = build_dump(content, rank, path, group_world_size=group_world_size, repeats=repeats)
     # torchft's other groups go on counting per replica group.
     against = None if group_world_size else contradiction(content, dump)
     if against:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import IO, Any, ClassVar
 
 from fr_analysis.errors import NotADump, UnreadableDump
+from fr_analysis.read.repeats import LARGEST_BYTES, Repeats, shortened
 
 MAX_FILE_BYTES = 4 << 30
 """Largest file, and largest content of a compressed file, that is read."""
@@ -209,13 +210,29 @@ def load_json(content: bytes) -> object:
         raise UnreadableDump(f"is cut short or damaged JSON ({error})") from None
 
 
-def _decode_stream(stream: io.BufferedReader[Any]) -> object:
+def _decode_stream(stream: io.BufferedReader[Any], shorten: bool) -> tuple[object, Repeats | None]:
     head = stream.peek(64)
     if head[:1] == _PICKLE:
-        return _load_pickle(stream)
+        short = _load_shortened(stream) if shorten else None
+        return short or (_load_pickle(stream), None)
     if head.removeprefix(codecs.BOM_UTF8).lstrip()[:1] in (b"{", b"["):
-        return load_json(_read_bounded(stream, MAX_FILE_BYTES))
+        return load_json(_read_bounded(stream, MAX_FILE_BYTES)), None
     raise NotADump("is neither a pickle nor JSON; expected a Flight Recorder dump")
+
+
+def _load_shortened(stream: io.BufferedReader[Any]) -> tuple[object, Repeats] | None:
+    """A pickle without the entries that are like others; None where it must be read whole."""
+    start = stream.tell()
+    short = shortened(stream.read(LARGEST_BYTES + 1))
+    stream.seek(start)
+    if short is None:
+        return None
+    try:
+        with io.BufferedReader(io.BytesIO(short.content)) as content:
+            plain = _load_pickle(content)
+    except UnreadableDump:
+        return None  # what is wrong shows, and is told, when it is read whole
+    return (plain, short.repeats) if short.holds(plain) else None
 
 
 def decode(path: Path) -> object:
@@ -231,6 +248,25 @@ def decode(path: Path) -> object:
     Raises:
         UnreadableDump: with the reason and what to do, whatever the file holds.
     """
+    return _decode(path, shorten=False)[0]
+
+
+def decode_distinct(path: Path) -> tuple[object, Repeats | None]:
+    """Read one file as ``decode`` does, but of entries that are alike only the first.
+
+    Args:
+        path: as for ``decode``.
+
+    Returns:
+        What the file holds, and what was left out of it; None where nothing was.
+
+    Raises:
+        UnreadableDump: as ``decode`` does.
+    """
+    return _decode(path, shorten=True)
+
+
+def _decode(path: Path, shorten: bool) -> tuple[object, Repeats | None]:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
@@ -248,12 +284,12 @@ def decode(path: Path) -> object:
             else:
                 # Straight from the buffered file: through BytesIO it takes three times as long.
                 with _bounded_memory(status.st_size):
-                    return _decode_stream(stream)
+                    return _decode_stream(stream, shorten)
         limit = min(MAX_FILE_BYTES, max(CONTENT_FLOOR, status.st_size * COMPRESSION))
         with open_packed(path) as unpacked:
             content = _read_bounded(unpacked, limit)
         with _bounded_memory(len(content)), io.BufferedReader(io.BytesIO(content)) as stream:
-            return _decode_stream(stream)
+            return _decode_stream(stream, shorten)
     except UnreadableDump:
         raise
     except MemoryError:

@@ -28,14 +28,12 @@ from fr_analysis.read.fields import (
     codes,
     combined,
     integers,
-    is_anywhere,
     nested_list_keys,
     number_list_keys,
     plain_keys,
     text_list_keys,
-    times,
-    values_of,
 )
+from fr_analysis.read.repeats import Repeats
 from fr_analysis.trace import (
     DEFAULT_GROUP,
     UNKNOWN,
@@ -173,20 +171,20 @@ def _signatures(entries: Entries) -> tuple[IntColumn, tuple[Signature, ...]]:
     """What each operation was called with: an index per entry, and the distinct signatures."""
 
     parts: list[Parsed[Any]] = [
-        Parsed(values_of(entries, "profiling_name"), plain_keys, _operation),
-        Parsed(values_of(entries, "input_sizes"), nested_list_keys, _sizes),
-        Parsed(values_of(entries, "output_sizes"), nested_list_keys, _sizes),
-        Parsed(values_of(entries, "input_dtypes"), text_list_keys, _texts),
-        Parsed(values_of(entries, "output_dtypes"), text_list_keys, _texts),
+        Parsed(entries.values("profiling_name"), plain_keys, _operation),
+        Parsed(entries.values("input_sizes"), nested_list_keys, _sizes),
+        Parsed(entries.values("output_sizes"), nested_list_keys, _sizes),
+        Parsed(entries.values("input_dtypes"), text_list_keys, _texts),
+        Parsed(entries.values("output_dtypes"), text_list_keys, _texts),
     ]
     for direction in ("input", "output"):
         # torch's own name, and that of TorchComms.
         names = f"{direction}_split_sizes", f"{direction}_splits"
-        told = [values_of(entries, name) for name in names if is_anywhere(entries, name)]
+        told = [entries.values(name) for name in names if entries.is_anywhere(name)]
         values = [
             next((v for v in found if v is not None), None) for found in zip(*told, strict=True)
         ]
-        parts.append(Parsed(values or [None] * len(entries), number_list_keys, _splits))
+        parts.append(Parsed(values or [None] * len(entries.distinct), number_list_keys, _splits))
     column, distinct = combined([part.column for part in parts])
     signatures = (
         Signature(*(part.items[at] for part, at in zip(parts, indices, strict=True)))
@@ -200,7 +198,7 @@ def _stacks(entries: Entries) -> tuple[IntColumn, tuple[tuple[Frame, ...], ...]]
 
     torch memoises frames by pointer: equal stacks are lists of the same objects.
     """
-    values = values_of(entries, "frames")
+    values = entries.values("frames")
     if not all(type(frames) is list and len(frames) <= MAX_FRAMES for frames in values):
         values = [
             frames[:MAX_FRAMES] if isinstance(frames, list | tuple) else [] for frames in values
@@ -221,33 +219,34 @@ def _stacks(entries: Entries) -> tuple[IntColumn, tuple[tuple[Frame, ...], ...]]
 
 
 def _transfers(entries: Entries, signature: IntColumn, table: tuple[Signature, ...]) -> Flags:
-    """Which operations are sends or receives."""
-    told = values_of(entries, "is_p2p")
+    """Which of the distinct entries are of sends or receives."""
+    told = entries.values("is_p2p")
     found = are(told, True)
     if None in told:  # before 2.2
-        for at, entry in enumerate(entries):
+        for at, entry in enumerate(entries.distinct):
             if "is_p2p" not in entry:
                 name = table[signature[at]].operation
                 found[at] = bool(re.match(r"\w+:(send|recv) \d+(->|<-)\d+", name))
     return found
 
 
-def _numbers(entries: Entries, is_p2p: Flags) -> IntColumn:
+def _sequence_numbers(entries: Entries, is_p2p: Flags) -> IntColumn:
     """The sequence number of each operation, among collectives or among transfers."""
-    number = integers(values_of(entries, "collective_seq_id"), _number)
+    number = entries.numbers("collective_seq_id", _number)
     if is_p2p.any():
-        number = np.where(is_p2p, integers(values_of(entries, "p2p_seq_id"), _number), number)
-    for at in np.flatnonzero(number == UNKNOWN).tolist():
-        number[at] = _number(entries[at].get("seq_id"))  # before 2.2
-    return number
+        number = np.where(is_p2p, entries.numbers("p2p_seq_id", _number), number)
+    return _or_else(number, entries, "seq_id")  # before 2.2
 
 
 def _records(entries: Entries) -> IntColumn:
     """Each operation's number in its recorder."""
-    record = values_of(entries, "record_id")
-    if None in record:  # before 2.2
-        record = [entry.get("record_id", entry.get("id")) for entry in entries]
-    return integers(record, _number)
+    return _or_else(entries.numbers("record_id", _number), entries, "id")  # before 2.2
+
+
+def _or_else(number: IntColumn, entries: Entries, name: str) -> IntColumn:
+    """A column of numbers, with those of another field where they are not known."""
+    unknown = number == UNKNOWN
+    return np.where(unknown, entries.numbers(name, _number), number) if unknown.any() else number
 
 
 _SCHEDULED, _STARTED, _COMPLETED = 1, 2, 3
@@ -266,18 +265,18 @@ def _completions(
     NCCL sets ``state`` to ``completed``. On CPU ``state`` stays ``scheduled`` for ever
     and ``retired``, or the group's ``last_completed_collective``, is the only sign.
     """
-    retired = values_of(entries, "retired")
-    under_way = (state == _SCHEDULED) | (state == _STARTED) | are(retired, False)
+    retired = entries.values("retired")
+    under_way = (state == _SCHEDULED) | (state == _STARTED) | entries.spread(are(retired, False))
     passed = (number != UNKNOWN) & (number <= completed_up_to)
-    is_retired = are(retired, True)
+    is_retired = entries.spread(are(retired, True))
     completed = (state == _COMPLETED) | (completed_ns != UNKNOWN)
     # The strongest sign counts, so it comes last.
     completion = np.full(len(entries), Completion.UNKNOWN, dtype=np.int8)
     completion[under_way] = Completion.PENDING
     completion[passed | is_retired] = Completion.RETIRED
-    for at in np.flatnonzero(is_retired & ~completed).tolist():
-        if "duration_ms" in entries[at]:
-            completion[at] = Completion.TIMED
+    if (is_retired & ~completed).any():
+        timed = np.array(["duration_ms" in entry for entry in entries.distinct], dtype=np.bool_)
+        completion[is_retired & entries.spread(timed)] = Completion.TIMED
     completion[completed] = Completion.COMPLETED
     return completion
 
@@ -434,7 +433,12 @@ def contradiction(content: object, dump: RankDump) -> str | None:
 
 
 def build_dump(
-    content: object, rank: int, source: Path, *, group_world_size: int | None = None
+    content: object,
+    rank: int,
+    source: Path,
+    *,
+    group_world_size: int | None = None,
+    repeats: Repeats | None = None,
 ) -> RankDump:
     """Check one dump's plain data and turn it into columns.
 
@@ -444,6 +448,7 @@ def build_dump(
         source: the file, for messages.
         group_world_size: ranks in one torchft replica group, to turn its ranks into the
             job's; None for any other job.
+        repeats: the entries that were left out of ``content``, if any.
 
     Returns:
         The rank's dump. Entries that are no dictionaries are left out.
@@ -463,15 +468,15 @@ def build_dump(
             f"has dump version {version}; versions 1 and 2 are understood, "
             "so a newer fr-analysis is needed"
         )
-    entries = content.get("entries", [])
-    if entries is None:
-        entries = []
-    if not isinstance(entries, list | tuple):
+    recorded = content.get("entries", [])
+    if recorded is None:
+        recorded = []
+    if not isinstance(recorded, list | tuple):
         raise UnreadableDump("has entries that are not a list")
+    entries = Entries([entry for entry in recorded if isinstance(entry, dict)], repeats)
     if len(entries) > MAX_OPERATIONS:
         raise UnreadableDump(f"has {len(entries)} entries, more than any ring buffer holds")
 
-    entries = [entry for entry in entries if isinstance(entry, dict)]
     statuses = _statuses(content)
     declared, nameless = _declarations(content)
     if group_world_size:
@@ -486,31 +491,32 @@ def build_dump(
             return declared[name.name][0]
         return name
 
-    recorded_groups = Parsed(values_of(entries, "process_group"), plain_keys, parse_group)
+    recorded_groups = Parsed(entries.values("process_group"), plain_keys, parse_group)
     groups: Table[GroupName] = Table()
-    for recorded in recorded_groups.items:
-        groups.add(recorded)
-    local_id = integers(values_of(entries, "pg_id"), _number)
-    signature, table = _signatures(entries)
+    for group_name in recorded_groups.items:
+        groups.add(group_name)
+    distinct_id = integers(entries.values("pg_id"), _number)
+    distinct_signature, table = _signatures(entries)
     stack, stacks = _stacks(entries)
-    is_p2p = _transfers(entries, signature, table)
-    number = _numbers(entries, is_p2p)
-    state = codes(values_of(entries, "state"), _STATES)
-    started_ns = times(values_of(entries, "time_discovered_started_ns"), _time, MAX_TIME_NS)
-    completed_ns = times(values_of(entries, "time_discovered_completed_ns"), _time, MAX_TIME_NS)
+    is_p2p = entries.spread(_transfers(entries, distinct_signature, table))
+    signature, local_id = entries.spread(distinct_signature), entries.spread(distinct_id)
+    number = _sequence_numbers(entries, is_p2p)
+    state = entries.spread(codes(entries.values("state"), _STATES))
+    started_ns = entries.times("time_discovered_started_ns", _time, MAX_TIME_NS)
+    completed_ns = entries.times("time_discovered_completed_ns", _time, MAX_TIME_NS)
     completed_up_to = np.full(len(entries), UNKNOWN, dtype=np.int64)
     for local, status in statuses.items():
         completed_up_to[(local_id == local) & ~is_p2p] = status.last_completed
     operations = Operations(
-        group=recorded_groups.column,
+        group=entries.spread(recorded_groups.column),
         signature=signature,
-        stack=stack,
+        stack=entries.spread(stack),
         number=number,
         record=_records(entries),
         is_p2p=is_p2p,
         completion=_completions(entries, state, completed_ns, number, completed_up_to),
         started=(state >= _STARTED) | (started_ns != UNKNOWN),
-        created_ns=times(values_of(entries, "time_created_ns"), _time, MAX_TIME_NS),
+        created_ns=entries.times("time_created_ns", _time, MAX_TIME_NS),
         started_ns=started_ns,
         completed_ns=completed_ns,
     )
@@ -523,7 +529,7 @@ def build_dump(
     names = [name.name for name in recorded_groups.items]
     local_ids = {
         names[at]: local
-        for at, local in zip(recorded_groups.column.tolist(), local_id.tolist(), strict=True)
+        for at, local in zip(recorded_groups.column.tolist(), distinct_id.tolist(), strict=True)
     }
     recorded_names = {group.name for group in groups.index}
     for name, (group_name, _) in declared.items():

@@ -8,6 +8,7 @@ as it should be is looked at item by item.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import repeat
 from operator import contains, eq, itemgetter
 from typing import Any, Generic, TypeVar
@@ -15,10 +16,11 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from fr_analysis.read.repeats import Repeats
 from fr_analysis.trace import UNKNOWN, IntColumn
 
 Item = TypeVar("Item", bound=Hashable)
-Entries = Sequence[dict[str, Any]]
+Scalar = TypeVar("Scalar", bound=np.generic)
 Flags = npt.NDArray[np.bool_]
 
 _INT = {int}
@@ -32,17 +34,65 @@ _MOST_ITEMS = 64
 """Longest list that is looked up by what it holds, not by which object it is."""
 
 
-def values_of(entries: Entries, name: str) -> list[Any]:
-    """A field of all entries; None where an entry lacks it."""
-    try:
-        return list(map(itemgetter(name), entries))
-    except KeyError:
-        return [entry.get(name) for entry in entries]
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """The entries of a dump, of which those that are alike may be there once.
 
+    Attributes:
+        distinct: entries as they were decoded.
+        repeats: which of them the entries of the dump are like, and the numbers of these; None
+            where every entry is there itself.
+    """
 
-def is_anywhere(entries: Entries, name: str) -> bool:
-    """Whether any entry has a field."""
-    return any(map(contains, entries, repeat(name)))
+    distinct: Sequence[dict[str, Any]]
+    repeats: Repeats | None = None
+
+    def __len__(self) -> int:
+        return len(self.distinct if self.repeats is None else self.repeats.entry)
+
+    def values(self, name: str) -> list[Any]:
+        """A field of the distinct entries; None where an entry lacks it."""
+        try:
+            return list(map(itemgetter(name), self.distinct))
+        except KeyError:
+            return [entry.get(name) for entry in self.distinct]
+
+    def is_anywhere(self, name: str) -> bool:
+        """Whether any entry has a field."""
+        return any(map(contains, self.distinct, repeat(name)))
+
+    def spread(self, column: npt.NDArray[Scalar]) -> npt.NDArray[Scalar]:
+        """From one value per distinct entry to one per entry."""
+        return column if self.repeats is None else column[self.repeats.entry]
+
+    def numbers(self, name: str, convert: Callable[[object], int]) -> IntColumn:
+        """A counting field as a column, one number per entry.
+
+        Args:
+            name: the field, see ``repeats.COUNTING``.
+            convert: what to make of a value where not all of them are integers that fit.
+        """
+        return self._with_own(name, integers(self.values(name), convert))
+
+    def times(self, name: str, convert: Callable[[object], int], most: int) -> IntColumn:
+        """A field of times in nanoseconds as a column, UNKNOWN where there is none.
+
+        Args:
+            name: the field, see ``repeats.COUNTING``.
+            convert: what to make of a value where one of them is neither an integer nor None.
+            most: times from this on are none.
+        """
+        column = self._with_own(name, times(self.values(name), convert, most))
+        column[(column <= 0) | (column >= most)] = UNKNOWN
+        return column
+
+    def _with_own(self, name: str, distinct: IntColumn) -> IntColumn:
+        """A counting field of all entries, given that of the distinct ones."""
+        column = self.spread(distinct)
+        if self.repeats is not None and name in self.repeats.numbers:
+            places, own = self.repeats.numbers[name]
+            column[places] = own
+        return column
 
 
 def integers(values: Sequence[object], convert: Callable[[object], int]) -> IntColumn:

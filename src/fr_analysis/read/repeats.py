@@ -1,0 +1,727 @@
+"""Shortens a pickled dump to the entries that differ, before anything of it is unpickled.
+
+The entries of a ring buffer repeat one another in all but their numbers and times: a job calls the
+same few hundred operations again and again, and the pickler writes texts and frames once and then
+refers to them. To make a dictionary of each entry, only to find that it is like the one before, is
+most of the work of reading a dump. So the bytes of the entries are compared, without the bytes that
+hold numbers and times; entries that are alike are left out, all but the first, and what remains is
+a small pickle, which is decoded as any other. The numbers and times of all entries are taken from
+the bytes, as columns.
+
+Opcodes: the module ``pickletools`` of Python. Understood are those of plain data as the picklers of
+torch (protocol 2) and of Python (2 to 5) write them. Whatever is otherwise is no error here: the
+dump is then decoded whole.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fr_analysis.trace import IntColumn
+
+Words = npt.NDArray[np.uint64]
+Flags = npt.NDArray[np.bool_]
+
+COUNTING = frozenset(
+    {
+        "record_id",
+        "id",
+        "collective_seq_id",
+        "p2p_seq_id",
+        "seq_id",
+        "op_id",
+        "time_created_ns",
+        "time_discovered_started_ns",
+        "time_discovered_completed_ns",
+        "duration_ms",
+    }
+)
+"""Fields that differ from one entry to the next like it."""
+
+SMALLEST_BYTES = 16 << 10
+LARGEST_BYTES = 256 << 20
+"""What smaller and larger files gain is not worth it, or not the memory."""
+_MOST_SHAPES = 400
+"""So many layouts of entries are looked for; rarer ones are decoded as they are."""
+_MOST_STEPS = 200_000
+"""Opcodes that are stepped through one by one: beyond that a dump is not regular enough."""
+
+
+def _code(opcode: bytes) -> int:
+    return opcode[0]
+
+
+_PROTO, _STOP, _FRAME = map(_code, (pickle.PROTO, pickle.STOP, pickle.FRAME))
+_MARK, _APPEND, _APPENDS = map(_code, (pickle.MARK, pickle.APPEND, pickle.APPENDS))
+_SETITEM, _SETITEMS = map(_code, (pickle.SETITEM, pickle.SETITEMS))
+_TUPLE, _TUPLE1, _TUPLE2, _TUPLE3 = map(
+    _code, (pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3)
+)
+_EMPTY_DICT, _EMPTY_LIST = map(_code, (pickle.EMPTY_DICT, pickle.EMPTY_LIST))
+_TEXT, _SHORT_TEXT, _LONG1 = map(_code, (pickle.BINUNICODE, pickle.SHORT_BINUNICODE, pickle.LONG1))
+_GET, _LONG_GET = map(_code, (pickle.BINGET, pickle.LONG_BINGET))
+_PUT, _LONG_PUT, _MEMOIZE = map(_code, (pickle.BINPUT, pickle.LONG_BINPUT, pickle.MEMOIZE))
+_FLOAT = _code(pickle.BINFLOAT)
+
+_INTEGERS = {_code(pickle.BININT1): 1, _code(pickle.BININT2): 2, _code(pickle.BININT): 4}
+"""Opcodes of integers, and the bytes that their arguments have; the last is signed."""
+
+_PUSHES = {
+    **{_code(opcode): 1 for opcode in (pickle.NONE, pickle.NEWTRUE, pickle.NEWFALSE)},
+    **{_code(opcode): 1 for opcode in (pickle.EMPTY_TUPLE, pickle.EMPTY_LIST, pickle.EMPTY_DICT)},
+    **{opcode: 1 + size for opcode, size in _INTEGERS.items()},
+    _FLOAT: 9,
+    _GET: 2,
+    _LONG_GET: 5,
+}
+"""Opcodes that put a value on the stack, and their length with their arguments."""
+_PUTS = {_PUT: 2, _LONG_PUT: 5, _MEMOIZE: 1}
+_TUPLES = {_TUPLE1: 1, _TUPLE2: 2, _TUPLE3: 3}
+
+_ARGUMENT = np.zeros(256, dtype=np.int64)
+"""By opcode: how many bytes of its argument may differ between entries of one layout."""
+for _opcode, _length in {**_PUSHES, **_PUTS}.items():
+    _ARGUMENT[_opcode] = _length - 1
+
+
+class _Irregular(Exception):
+    """The pickle is not as it should be to be shortened."""
+
+
+class _Walker:
+    """Steps through a pickle and keeps its stack, of which only places are remembered.
+
+    Attributes:
+        stack: for each value on the stack, the place of the opcode that put it there.
+        marks: heights of the stack at its marks.
+        steps: places of all opcodes that were stepped on.
+    """
+
+    rows: Mapping[int, int]
+    """Places from which ``_jump`` steps over many values."""
+
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+        self.rows = {}
+        self.stack: list[int] = []
+        self.marks: list[int] = []
+        self.steps: list[int] = []
+
+    def _jump(self, row: int) -> int:
+        raise NotImplementedError
+
+    def _put(self, at: int, opcode: int) -> None:
+        """A value is given a number, by which later ones refer to it."""
+
+    def _frame(self, at: int) -> None:
+        """The length of what follows, which the shortened pickle will not have."""
+
+    def _closed(self, opcode: int, height: int) -> bool:
+        """A list or dictionary gets the values above a height; returns whether to end."""
+        raise NotImplementedError
+
+    def run(self, at: int) -> int:
+        """Step from an opcode to the end; returns the place behind it."""
+        content, stack, marks, steps = self.content, self.stack, self.marks, self.steps
+        try:
+            while len(steps) < _MOST_STEPS:
+                opcode = content[at]
+                steps.append(at)
+                length = _PUSHES.get(opcode)
+                if length:
+                    if opcode == _EMPTY_DICT and at in self.rows:
+                        at = self._jump(self.rows[at])
+                    else:
+                        stack.append(at)
+                        at += length
+                elif opcode == _LONG1:
+                    stack.append(at)
+                    at += 2 + content[at + 1]
+                elif opcode == _MARK:
+                    marks.append(len(stack))
+                    at += 1
+                elif opcode in (_APPENDS, _SETITEMS):
+                    height = marks.pop()
+                    at += 1
+                    if self._closed(opcode, height):
+                        return at
+                    del stack[height:]
+                elif opcode in _PUTS:
+                    self._put(at, opcode)
+                    at += _PUTS[opcode]
+                elif opcode in _TUPLES:
+                    del stack[-_TUPLES[opcode] :]
+                    stack.append(at)
+                    at += 1
+                elif opcode == _APPEND:
+                    self._closed(opcode, len(stack) - 1)
+                    stack.pop()
+                    at += 1
+                elif opcode == _TEXT:
+                    stack.append(at)
+                    at += 5 + int.from_bytes(content[at + 1 : at + 5], "little")
+                elif opcode == _SHORT_TEXT:
+                    stack.append(at)
+                    at += 2 + content[at + 1]
+                elif opcode == _SETITEM:
+                    del stack[-2:]
+                    at += 1
+                elif opcode == _TUPLE:
+                    del stack[marks.pop() :]
+                    stack.append(at)
+                    at += 1
+                elif opcode == _FRAME:
+                    self._frame(at)
+                    at += 9
+                elif opcode == _PROTO:
+                    at += 2
+                elif opcode == _STOP:
+                    return at + 1
+                else:
+                    raise _Irregular
+        except IndexError:
+            raise _Irregular from None
+        raise _Irregular
+
+
+class _Names:
+    """The texts that a pickle refers to by number: names of fields are among them."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        self.text_of: dict[int, str] = {}
+        """The texts by number."""
+
+    def add(self, number: int, at: int) -> None:
+        """The value at this place is given a number."""
+        if self._content[at] in (_TEXT, _SHORT_TEXT):
+            self.text_of[number] = self._text(at)
+
+    def _text(self, at: int) -> str:
+        content = self._content
+        start = at + (5 if content[at] == _TEXT else 2)
+        length = int.from_bytes(content[at + 1 : start], "little")
+        return content[start : start + length].decode("utf-8", "replace")
+
+    def number_at(self, at: int) -> int | None:
+        """The number that a reference at this place has; None where there is none."""
+        content = self._content
+        if content[at] == _GET:
+            return content[at + 1]
+        if content[at] == _LONG_GET:
+            return int.from_bytes(content[at + 1 : at + 5], "little")
+        return None
+
+    def text_at(self, at: int) -> str | None:
+        """The text that is, or is referred to, at this place."""
+        number = self.number_at(at)
+        if number is not None:
+            return self.text_of.get(number)
+        return self._text(at) if self._content[at] in (_TEXT, _SHORT_TEXT) else None
+
+    def numbers_of(self, text: str) -> list[int]:
+        """By which numbers a text can be referred to."""
+        return [number for number, known in self.text_of.items() if known == text]
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """How the bytes of an entry are to be read; places count from its beginning.
+
+    Attributes:
+        length: of the entry. keys: its fields, by the numbers that refer to them, and their names.
+        fixed: a mask with a byte of ones for each byte that is the same in all entries of this
+            layout: all but the arguments of opcodes. told: for each that holds what the entry
+            tells, apart from numbers and times.
+        numbers: place, bytes and signedness of the counting fields that are integers.
+        puts: places of the numbers, of four bytes, that values are given. memoized: how many
+            values are given the next number, without saying which that is.
+    """
+
+    length: int
+    keys: list[tuple[int, str]]
+    fixed: Words
+    told: Words
+    numbers: dict[str, tuple[int, int, bool]]
+    puts: IntColumn
+    memoized: int
+
+
+class _Entry(_Walker):
+    """Steps through one entry."""
+
+    def _frame(self, at: int) -> None:
+        raise _Irregular
+
+    def _closed(self, opcode: int, height: int) -> bool:
+        return height == 1 and not self.marks
+
+    def layout(self, start: int, end: int, names: _Names) -> _Layout:
+        """Read the entry between two places.
+
+        Raises:
+            _Irregular: there is no entry.
+        """
+        if self.run(start) != end:
+            raise _Irregular
+        content = self.content
+        steps = np.array(self.steps)
+        opcodes = np.frombuffer(content, dtype=np.uint8)[steps]
+        sizes = _ARGUMENT[opcodes]
+        firsts = steps - start + 1
+        for at in np.flatnonzero(opcodes == _LONG1).tolist():
+            firsts[at] += 1
+            sizes[at] = content[steps[at] + 1]
+        changes = np.zeros(8 * ((end - start) // 8 + 1) + 1, dtype=np.int8)
+        changes[0], changes[end - start] = 1, -1
+        fixed = changes.copy()
+        np.subtract.at(fixed, firsts, np.sign(sizes))
+        np.add.at(fixed, firsts + sizes, np.sign(sizes))
+        if (opcodes == _PUT).any():
+            raise _Irregular  # as it is in few entries, the first ones
+        puts = firsts[opcodes == _LONG_PUT]
+        numbers: dict[str, tuple[int, int, bool]] = {}
+        untold = [(first, 4) for first in puts.tolist()]
+        keys = []
+        for key, value in zip(self.stack[1::2], self.stack[2::2], strict=False):
+            name = names.text_at(key)
+            number = names.number_at(key)
+            if name is None or number is None:
+                raise _Irregular
+            keys.append((number, name))
+            # A field is known by its name: entries of one layout have the same.
+            length = _PUSHES[content[key]]
+            fixed[key - start + 1] += 1
+            fixed[key - start + length] -= 1
+            if name not in COUNTING:
+                continue
+            opcode, first = content[value], value - start + 1
+            if opcode == _LONG1 and content[value + 1] <= 8:
+                numbers[name] = first + 1, content[value + 1], True
+            elif opcode in _INTEGERS:
+                numbers[name] = first, _INTEGERS[opcode], _INTEGERS[opcode] == 4
+            elif opcode == _FLOAT:
+                untold.append((first, 8))
+        for first, size in [*untold, *((first, size) for first, size, _ in numbers.values())]:
+            changes[first] -= 1
+            changes[first + size] += 1
+        return _Layout(
+            end - start,
+            keys,
+            _mask(fixed),
+            _mask(changes),
+            numbers,
+            puts,
+            int((opcodes == _MEMOIZE).sum()),
+        )
+
+
+class _KnownLayouts:
+    """Layouts seen in other dumps of this process: all ranks of a job have much the same."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._by_length: dict[int, list[tuple[_Layout, Words]]] = {}
+
+    def find(self, words: Words, length: int, names: _Names) -> _Layout | None:
+        """The layout of an entry of these words and bytes; None where it is not known."""
+        for layout, fixed in self._by_length.get(length, ()):
+            if (words[: len(fixed)] & layout.fixed == fixed).all() and all(
+                names.text_of.get(number) == name for number, name in layout.keys
+            ):
+                return layout
+        return None
+
+    def add(self, layout: _Layout, words: Words) -> None:
+        """Remember the layout of an entry of these words."""
+        if self._count >= _MOST_SHAPES:
+            self._count = 0
+            self._by_length.clear()
+        self._count += 1
+        known = self._by_length.setdefault(layout.length, [])
+        known.append((layout, words[: len(layout.fixed)] & layout.fixed))
+
+
+_known_layouts = _KnownLayouts()
+
+
+def _mask(changes: npt.NDArray[np.int8]) -> Words:
+    """A byte of ones where the changes up to there sum up to one."""
+    return (-(np.cumsum(changes[:-1], dtype=np.int8) > 0).astype(np.int8)).view("<u8")
+
+
+class _Bytes:
+    """The bytes of a pickle, to be taken from many places at once."""
+
+    def __init__(self, content: bytes, padding: int) -> None:
+        self._bytes = np.frombuffer(content + bytes(padding), dtype=np.uint8)
+
+    def words(self, places: IntColumn, count: int) -> Words:
+        """So many words of eight bytes from each place on."""
+        windows = np.lib.stride_tricks.as_strided(
+            self._bytes, (len(self._bytes) - 8 * count + 1, 8 * count), (1, 1), writeable=False
+        )
+        return windows[places].view("<u8")
+
+    def numbers(self, places: IntColumn) -> npt.NDArray[np.uint32]:
+        """Unsigned integers of four bytes."""
+        windows = np.lib.stride_tricks.as_strided(
+            self._bytes, (len(self._bytes) - 3, 4), (1, 1), writeable=False
+        )
+        return windows[places].view("<u4")[..., 0]
+
+    def integers(self, places: IntColumn, sizes: IntColumn, signed: Flags) -> IntColumn:
+        """Little-endian integers, of up to eight bytes each."""
+        shift = (64 - 8 * sizes).astype(np.uint64)
+        raised = self.words(places, 1)[:, 0] << np.minimum(shift, 63)
+        found = np.where(
+            signed, raised.view(np.int64) >> shift.view(np.int64), (raised >> shift).view(np.int64)
+        )
+        found[sizes == 0] = 0
+        return found
+
+
+class _Rows:
+    """Places that look as if entries began there, and the layouts of what follows them.
+
+    Nothing here is certain but the bytes: a place counts when the walk comes to it.
+
+    Attributes:
+        starts, ends: the places. layout: of each, an index into ``layouts``, or -1.
+        first_put, last_put: the least and greatest number that values are given, or -1.
+        run_end: for each place, the first one from there on that is of no layout.
+    """
+
+    def __init__(self, content: bytes, starts: IntColumn, names: _Names) -> None:
+        lengths = np.diff(starts)
+        # Of entries with texts or frames of their own, which are longer, there are few.
+        longest = min(int(lengths.max()), 4 * len(content) // len(starts))
+        width = longest // 8 + 1
+        self.starts, self.ends = starts, np.append(starts[1:], starts[-1])
+        self.bytes = _Bytes(content, 8 * width)
+        self.words = self.bytes.words(starts, width)
+        self.layouts: list[_Layout] = []
+        self.layout = np.full(len(starts), -1, dtype=np.int64)
+        known, counts = np.unique(lengths, return_counts=True)
+        tries = _MOST_SHAPES
+        for at in np.argsort(-counts, kind="stable").tolist():
+            length = int(known[at])
+            if counts[at] < 2 or not tries:
+                break
+            if length > longest:
+                continue
+            left = np.flatnonzero(lengths == length)
+            words = self.words[left, : length // 8 + 1]
+            while len(left) > 1 and tries:
+                tries -= 1
+                start = int(starts[left[0]])
+                layout = _known_layouts.find(words[0], length, names)
+                if layout is None:
+                    try:
+                        layout = _Entry(content).layout(start, start + length, names)
+                    except _Irregular:
+                        left, words = left[1:], words[1:]
+                        continue
+                    _known_layouts.add(layout, words[0])
+                alike = ~((words ^ words[0]) & layout.fixed).any(axis=1)
+                self.layout[left[alike]] = len(self.layouts)
+                self.layouts.append(layout)
+                left, words = left[~alike], words[~alike]
+        self.first_put = np.full(len(starts), -1, dtype=np.int64)
+        self.last_put = self.first_put.copy()
+        self._look_at_puts()
+        breaks = np.append(np.flatnonzero(self.layout < 0), len(starts))
+        self.run_end = breaks[np.searchsorted(breaks, np.arange(len(starts)))]
+
+    def _look_at_puts(self) -> None:
+        """Take the numbers that values are given; without entries where they do not rise."""
+        for at, layout in enumerate(self.layouts):
+            if not len(layout.puts):
+                continue
+            rows = np.flatnonzero(self.layout == at)
+            numbers = self.bytes.numbers(self.starts[rows, None] + layout.puts)
+            self.first_put[rows], self.last_put[rows] = numbers[:, 0], numbers[:, -1]
+            self.layout[rows[(numbers[:, 1:] <= numbers[:, :-1]).any(axis=1)]] = -1
+
+
+class _Whole(_Walker):
+    """Steps through a dump, over the entries that are alike.
+
+    Attributes:
+        entries: places of all entries. frames: places of FRAME opcodes.
+        runs: rows stepped over, from one to before another.
+    """
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__(content)
+        self.entries: list[int] = []
+        self.frames: list[int] = []
+        self.runs: list[tuple[int, int]] = []
+        self.found: _Rows | None = None
+        self._names = _Names(content)
+        self._list_of_entries = -1
+        self._last_put = -1
+        self._memoized = 0
+
+    def _frame(self, at: int) -> None:
+        self.frames.append(at)
+
+    def _put(self, at: int, opcode: int) -> None:
+        if opcode == _MEMOIZE:
+            number = self._memoized
+        else:
+            number = int.from_bytes(self.content[at + 1 : at + _PUTS[opcode]], "little")
+            # Picklers count; with a number given twice it would matter what is left out.
+            if number <= self._last_put:
+                raise _Irregular
+            self._last_put = number
+        self._memoized += 1
+        self._names.add(number, self.stack[-1])
+
+    def _closed(self, opcode: int, height: int) -> bool:
+        stack = self.stack
+        if opcode == _SETITEMS:
+            if self.found is None and self._is_first_entry(height):
+                self._list_of_entries = stack[height - 2]
+                self._look_for_rows(stack[height])
+        elif stack[height - 1] == self._list_of_entries:
+            self.entries += stack[height:]
+        return False
+
+    def _is_first_entry(self, height: int) -> bool:
+        """Whether the dictionary below a height is the first in the list called ``entries``."""
+        stack = self.stack
+        return (
+            height >= 3
+            and self.marks[-1:] == [height - 1]
+            and self.content[stack[height - 2]] == _EMPTY_LIST
+            and self._names.text_at(stack[height - 3]) == "entries"
+        )
+
+    def _look_for_rows(self, first_key: int) -> None:
+        """Find the entries that begin as the first does, with a reference to the same text."""
+        text = self._names.text_at(first_key)
+        numbers = self._names.numbers_of(text) if text is not None else []
+        if len(numbers) != 1:
+            raise _Irregular
+        begin = bytes([_MARK, _GET, *numbers])
+        if numbers[0] > 255:
+            begin = bytes([_MARK, _LONG_GET]) + numbers[0].to_bytes(4, "little")
+        starts = _starts(np.frombuffer(self.content, dtype=np.uint8), begin)
+        if len(starts) < 2:
+            raise _Irregular
+        self.found = _Rows(self.content, starts, self._names)
+        matched = np.flatnonzero(self.found.layout >= 0)
+        if 2 * len(matched) < len(starts):
+            raise _Irregular
+        self.rows = dict(zip(starts[matched].tolist(), matched.tolist(), strict=True))
+
+    def _jump(self, row: int) -> int:
+        rows = self.found
+        assert rows is not None
+        end = int(rows.run_end[row])
+        first, last = rows.first_put[row:end], rows.last_put[row:end]
+        first, last = first[first >= 0], last[first >= 0]
+        if len(first):
+            if first[0] <= self._last_put or (first[1:] <= last[:-1]).any():
+                raise _Irregular
+            self._last_put = int(last[-1])
+        memoized = np.array([layout.memoized for layout in rows.layouts])
+        self._memoized += int(memoized[rows.layout[row:end]].sum())
+        self.runs.append((row, end))
+        self.stack += rows.starts[row:end].tolist()
+        return int(rows.ends[end - 1])
+
+
+def _starts(content: npt.NDArray[np.uint8], begin: bytes) -> IntColumn:
+    """Places of dictionaries that begin with these bytes.
+
+    Args:
+        content: the pickle.
+        begin: what follows the dictionary's own opcode, and the number that it may be given.
+    """
+    places = np.flatnonzero(content == begin[0])
+    places = places[: np.searchsorted(places, len(content) - len(begin))]
+    for offset in range(len(begin) - 1, 0, -1):
+        places = places[content[places + offset] == begin[offset]]
+    places = places[places >= 6]
+    starts = np.full(len(places), -1, dtype=np.int64)
+    # The first values are given numbers of one byte: entries among them are decoded as they are.
+    for put, length in ((None, 0), (_LONG_PUT, 5), (_MEMOIZE, 1)):
+        start = places - 1 - length
+        fits = content[start] == _EMPTY_DICT
+        if put is not None:
+            fits &= content[start + 1] == put
+        starts[fits] = start[fits]
+    return np.unique(starts[starts >= 0])
+
+
+@dataclass(frozen=True, slots=True)
+class Repeats:
+    """What the entries that were left out of a dump are like.
+
+    Attributes:
+        entry: for each entry of the dump, which of the shortened one is like it.
+        numbers: for each counting field, the places of the entries that hold one, of those that
+            could be left out, and the numbers there. Where such an entry is not named here, its
+            own value is that of the entry that it is like.
+    """
+
+    entry: IntColumn
+    numbers: dict[str, tuple[IntColumn, IntColumn]]
+
+
+@dataclass(frozen=True, slots=True)
+class Shortened:
+    """A pickle without the entries that are like an earlier one.
+
+    Attributes:
+        content: the pickle. kept: how many entries it holds.
+    """
+
+    content: bytes
+    kept: int
+    repeats: Repeats
+
+    def holds(self, plain: object) -> bool:
+        """Whether the shortened pickle was decoded to what was expected of it.
+
+        Args:
+            plain: what it was decoded to.
+        """
+        entries = plain.get("entries") if isinstance(plain, dict) else None
+        if not isinstance(entries, list) or len(entries) != self.kept:
+            return False
+        if not all(isinstance(entry, dict) for entry in entries):
+            return False
+        _, first = np.unique(self.repeats.entry, return_index=True)
+        for name, (places, values) in self.repeats.numbers.items():
+            at = np.minimum(np.searchsorted(places, first), max(len(places) - 1, 0))
+            told = np.flatnonzero(places[at] == first) if len(places) else []
+            for kept in map(int, told):
+                if entries[kept].get(name) != values[at[kept]]:
+                    return False
+        return True
+
+
+def shortened(content: bytes) -> Shortened | None:
+    """Leave out of a dump the entries that are like an earlier one but for numbers and times.
+
+    Args:
+        content: a pickle of plain data.
+
+    Returns:
+        The shortened pickle; None where the dump is not regular enough, whatever it is.
+    """
+    if not SMALLEST_BYTES <= len(content) <= LARGEST_BYTES:
+        return None
+    walk = _Whole(content)
+    try:
+        walk.run(0)
+    except _Irregular:
+        return None
+    rows = walk.found
+    if rows is None or not walk.runs:
+        return None
+    stepped_over = np.concatenate([np.arange(*run) for run in walk.runs])
+    return _shorten(content, walk, rows, stepped_over)
+
+
+def _shorten(
+    content: bytes, walk: _Whole, rows: _Rows, stepped_over: IntColumn
+) -> Shortened | None:
+    entries = np.array(walk.entries, dtype=np.int64)
+    place = np.searchsorted(entries, rows.starts[stepped_over])
+    if (
+        len(entries) == 0
+        or (entries[np.minimum(place, len(entries) - 1)] != rows.starts[stepped_over]).any()
+    ):
+        return None  # not all of them are entries
+    like = np.arange(len(entries))
+    first = _first_alike(rows, stepped_over)
+    if first is None:
+        return None
+    like[place] = place[first]
+    kept = like == np.arange(len(like))
+    index = np.cumsum(kept) - 1
+    return Shortened(
+        b"".join(_without(content, walk, rows, stepped_over[~kept[place]])),
+        int(kept.sum()),
+        Repeats(index[like], _numbers(rows, stepped_over, place)),
+    )
+
+
+def _first_alike(rows: _Rows, chosen: IntColumn) -> IntColumn | None:
+    """For each of the chosen rows, the first of them that tells the same; None on a collision."""
+    layout = rows.layout[chosen]
+    told: Words = rows.words[chosen]
+    masks = np.zeros((len(rows.layouts), told.shape[1]), dtype=np.uint64)
+    for mask, its_layout in zip(masks, rows.layouts, strict=True):
+        mask[: len(its_layout.told)] = its_layout.told
+    told &= masks[layout]
+    sums = told @ _weights(told.shape[1])
+    _, first, which = np.unique(sums, return_index=True, return_inverse=True)
+    found = first[which]
+    same = (layout == layout[found]).all() and (told == told[found]).all()
+    return found if same else None
+
+
+def _weights(count: int) -> Words:
+    """Odd numbers: entries that differ have different sums of words, but for rare collisions."""
+    return np.random.default_rng(count).integers(1 << 63, size=count, dtype=np.uint64) * 2 + 1
+
+
+def _numbers(
+    rows: _Rows, chosen: IntColumn, place: IntColumn
+) -> dict[str, tuple[IntColumn, IntColumn]]:
+    """The numbers and times in the chosen rows, which are these entries."""
+    names = list(dict.fromkeys(name for layout in rows.layouts for name in layout.numbers))
+    nowhere = -1, 0, False
+    where = np.array(
+        [[layout.numbers.get(name, nowhere) for layout in rows.layouts] for name in names]
+    )
+    first, size, signed = np.moveaxis(where, 2, 0)[:, :, rows.layout[chosen]]
+    has = first >= 0
+    values = rows.bytes.integers(
+        (rows.starts[chosen] + first)[has], size[has], signed[has].astype(np.bool_)
+    )
+    counts = has.sum(axis=1)
+    return {
+        name: (place[held], mine)
+        for name, held, mine in zip(
+            names, has, np.split(values, np.cumsum(counts)[:-1]), strict=True
+        )
+    }
+
+
+def _without(content: bytes, walk: _Whole, rows: _Rows, left_out: IntColumn) -> Iterator[bytes]:
+    """The pieces of the pickle that remain."""
+    starts, ends = rows.starts[left_out], rows.ends[left_out]
+    memoized = np.array([layout.memoized for layout in rows.layouts])[rows.layout[left_out]]
+    breaks = np.flatnonzero(starts[1:] != ends[:-1]) + 1
+    first, last = np.append(0, breaks), np.append(breaks, len(starts)) - 1
+    cuts = []
+    if len(starts):
+        counted = np.append(0, np.cumsum(memoized))
+        cuts = list(
+            zip(
+                starts[first].tolist(),
+                ends[last].tolist(),
+                (counted[last + 1] - counted[first]).tolist(),
+                strict=True,
+            )
+        )
+    cuts += [(at, at + 9, 0) for at in walk.frames]
+    at = 0
+    for start, end, count in sorted(cuts):
+        yield content[at:start]
+        if count:
+            # The numbers that follow must stay the same.
+            yield pickle.NONE + count * pickle.MEMOIZE + pickle.POP
+        at = end
+    yield content[at:]
