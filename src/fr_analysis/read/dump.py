@@ -10,6 +10,7 @@ keys. Fields came over time, so a missing one is normal: 2.2 brought
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -105,19 +106,28 @@ def parse_ranks(value: object) -> tuple[int, ...] | None:
     if isinstance(value, str):
         if len(value) > 8 * (MAX_RANK + 1):
             return None
-        span = _RANK_SPAN.match(value)
-        if span:
-            first, last = int(span[1]), int(span[2])
-            return tuple(range(first, last + 1)) if first <= last else None
-        listed = _RANK_LIST.match(value)
-        if not listed:
-            return None  # empty, a name, a call: never evaluated, whatever it says
-        value = [int(rank) for rank in listed[1].rstrip(", \t\r\n").split(",")]
+        return _known_ranks(value) if len(value) <= _COMMON_TEXT else _ranks_of_text(value)
     if not isinstance(value, list | tuple) or not value:
         return None
     if not all(_is_int(rank) and 0 <= rank <= MAX_RANK for rank in value):
         return None
     return tuple(sorted(set(value)))
+
+
+def _ranks_of_text(text: str) -> tuple[int, ...] | None:
+    span = _RANK_SPAN.match(text)
+    if span:
+        first, last = int(span[1]), int(span[2])
+        return tuple(range(first, last + 1)) if first <= last else None
+    listed = _RANK_LIST.match(text)
+    if not listed:
+        return None  # empty, a name, a call: never evaluated, whatever it says
+    return tuple(sorted(set(map(int, listed[1].rstrip(", \t\r\n").split(",")))))
+
+
+_COMMON_TEXT = 1 << 16
+_known_ranks = functools.lru_cache(maxsize=64)(_ranks_of_text)
+"""All ranks of a job declare its large groups alike."""
 
 
 def _sizes(value: object) -> tuple[tuple[int, ...], ...] | None:

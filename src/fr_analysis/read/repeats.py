@@ -34,21 +34,21 @@ COUNTING = frozenset(
         "collective_seq_id",
         "p2p_seq_id",
         "seq_id",
-        "op_id",
         "time_created_ns",
         "time_discovered_started_ns",
         "time_discovered_completed_ns",
-        "duration_ms",
     }
 )
-"""Fields that differ from one entry to the next like it."""
+"""Fields that differ from one entry to the next like it, and are kept as columns."""
+_LEFT_OUT = frozenset({"op_id", "duration_ms"})
+"""Fields that differ too, and of which no number is used."""
 
 SMALLEST_BYTES = 16 << 10
 LARGEST_BYTES = 256 << 20
 """What smaller and larger files gain is not worth it, or not the memory."""
 _MOST_SHAPES = 400
 """So many layouts of entries are looked for; rarer ones are decoded as they are."""
-_MOST_STEPS = 200_000
+_MOST_STEPS = 50_000
 """Opcodes that are stepped through one by one: beyond that a dump is not regular enough."""
 
 
@@ -298,15 +298,15 @@ class _Entry(_Walker):
             length = _PUSHES[content[key]]
             fixed[key - start + 1] += 1
             fixed[key - start + length] -= 1
-            if name not in COUNTING:
-                continue
             opcode, first = content[value], value - start + 1
-            if opcode == _LONG1 and content[value + 1] <= 8:
+            if name in _LEFT_OUT and opcode in _PUSHES:
+                untold.append((first, _PUSHES[opcode] - 1))
+            elif name not in COUNTING:
+                continue
+            elif opcode == _LONG1 and content[value + 1] <= 8:
                 numbers[name] = first + 1, content[value + 1], True
             elif opcode in _INTEGERS:
                 numbers[name] = first, _INTEGERS[opcode], _INTEGERS[opcode] == 4
-            elif opcode == _FLOAT:
-                untold.append((first, 8))
         for first, size in [*untold, *((first, size) for first, size, _ in numbers.values())]:
             changes[first] -= 1
             changes[first + size] += 1
@@ -377,8 +377,11 @@ class _Bytes:
 
     def integers(self, places: IntColumn, sizes: IntColumn, signed: Flags) -> IntColumn:
         """Little-endian integers, of up to eight bytes each."""
+        words = self.words(places, 1)[:, 0]
+        if (sizes == 8).all():
+            return words.view(np.int64)
         shift = (64 - 8 * sizes).astype(np.uint64)
-        raised = self.words(places, 1)[:, 0] << np.minimum(shift, 63)
+        raised = words << np.minimum(shift, 63)
         found = np.where(
             signed, raised.view(np.int64) >> shift.view(np.int64), (raised >> shift).view(np.int64)
         )
@@ -519,7 +522,9 @@ class _Whole(_Walker):
         matched = np.flatnonzero(self.found.layout >= 0)
         if 2 * len(matched) < len(starts):
             raise _Irregular
-        self.rows = dict(zip(starts[matched].tolist(), matched.tolist(), strict=True))
+        # Entries that are alike follow one another: the walk comes to the first of them.
+        firsts = matched[np.diff(matched, prepend=-2) > 1]
+        self.rows = dict(zip(starts[firsts].tolist(), firsts.tolist(), strict=True))
 
     def _jump(self, row: int) -> int:
         rows = self.found
@@ -680,23 +685,22 @@ def _numbers(
     rows: _Rows, chosen: IntColumn, place: IntColumn
 ) -> dict[str, tuple[IntColumn, IntColumn]]:
     """The numbers and times in the chosen rows, which are these entries."""
-    names = list(dict.fromkeys(name for layout in rows.layouts for name in layout.numbers))
+    starts, layout = rows.starts[chosen], rows.layout[chosen]
     nowhere = -1, 0, False
-    where = np.array(
-        [[layout.numbers.get(name, nowhere) for layout in rows.layouts] for name in names]
-    )
-    first, size, signed = np.moveaxis(where, 2, 0)[:, :, rows.layout[chosen]]
-    has = first >= 0
-    values = rows.bytes.integers(
-        (rows.starts[chosen] + first)[has], size[has], signed[has].astype(np.bool_)
-    )
-    counts = has.sum(axis=1)
-    return {
-        name: (place[held], mine)
-        for name, held, mine in zip(
-            names, has, np.split(values, np.cumsum(counts)[:-1]), strict=True
+    found = {}
+    for name in dict.fromkeys(name for layout in rows.layouts for name in layout.numbers):
+        where = np.array([layout.numbers.get(name, nowhere) for layout in rows.layouts])
+        first, size, signed = where.T
+        if (first < 0).any():
+            has = np.flatnonzero(first[layout] >= 0)
+            at, mine, its_place = starts[has], layout[has], place[has]
+        else:
+            at, mine, its_place = starts, layout, place
+        found[name] = (
+            its_place,
+            rows.bytes.integers(at + first[mine], size[mine], signed[mine].astype(np.bool_)),
         )
-    }
+    return found
 
 
 def _without(content: bytes, walk: _Whole, rows: _Rows, left_out: IntColumn) -> Iterator[bytes]:
