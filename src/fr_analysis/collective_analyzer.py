@@ -7,7 +7,6 @@ never their victims, and the state can be STOP.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
@@ -105,4 +104,6 @@ class CollectiveAnalyzer:
         self, input_data: Mapping[str, Any] | None = None
     ) -> tuple[CollectiveResult, AttributionState]:
         """The same, in a thread, for callers with an event loop."""
+        import asyncio  # takes longer to load than the rest of this module
+
         return await asyncio.to_thread(self.run_sync, input_data)

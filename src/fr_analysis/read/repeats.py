@@ -607,8 +607,8 @@ class Shortened:
         _, first = np.unique(self.repeats.entry, return_index=True)
         for name, (places, values) in self.repeats.numbers.items():
             at = np.minimum(np.searchsorted(places, first), max(len(places) - 1, 0))
-            told = np.flatnonzero(places[at] == first) if len(places) else []
-            for kept in map(int, told):
+            own = np.flatnonzero(places[at] == first) if len(places) else places
+            for kept in map(int, own):
                 if entries[kept].get(name) != values[at[kept]]:
                     return False
         return True

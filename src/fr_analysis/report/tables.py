@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from tabulate import tabulate
-
 from fr_analysis.attribute.evidence import ranks_text
 from fr_analysis.errors import printable
 from fr_analysis.match import Progress
@@ -22,6 +20,8 @@ _STATES = {
 
 
 def _table(rows: list[list[object]], headers: list[str]) -> str:
+    from tabulate import tabulate  # only for those who want tables
+
     return tabulate(rows, headers=headers, tablefmt="plain", disable_numparse=True)
 
 
