@@ -53,11 +53,14 @@ def _clusters(
         Pairs of members and ranks using the group. Declarations that share a member are
         one group, whatever they disagree on: a name cannot mean two groups on one rank.
     """
+    # Ranks that agree are put together first: comparing each with all takes the square of them.
+    agreed: dict[tuple[int, ...], set[int]] = {}
+    for rank, told in sorted(declarations.items()):
+        if told is not None:
+            agreed.setdefault(told, set()).add(rank)
     found: list[tuple[set[int], set[int]]] = []
-    for rank, members in sorted(declarations.items()):
-        if members is None:
-            continue
-        merged: tuple[set[int], set[int]] = (set(members), {rank})
+    for members, ranks in agreed.items():
+        merged: tuple[set[int], set[int]] = (set(members), ranks)
         rest = []
         for cluster in found:
             if cluster[0] & merged[0]:
@@ -66,8 +69,8 @@ def _clusters(
                 rest.append(cluster)
         found = [*rest, merged]
     undeclared = set()
-    for rank, members in declarations.items():
-        if members is not None:
+    for rank, told in declarations.items():
+        if told is not None:
             continue
         home = next((cluster for cluster in found if rank in cluster[0]), None)
         if home is not None:
@@ -83,9 +86,12 @@ def _clusters(
 def _world(trace: Trace) -> tuple[int, ...]:
     """Every rank that anything speaks of."""
     ranks = set(trace.dumps) | set(range(trace.expected_world_size or 0))
-    for dump in trace.dumps.values():
-        for members in dump.declared_members:
-            ranks.update(members or ())
+    # Ranks of one group hold the same tuple, see ``read``: it is looked at once.
+    told = {
+        id(members): members for dump in trace.dumps.values() for members in dump.declared_members
+    }
+    for members in told.values():
+        ranks.update(members or ())
     return tuple(sorted(ranks))
 
 
@@ -97,13 +103,19 @@ def _versions(
     Ranks that created groups in different number or order hold different members, or
     different descriptions, under one name.
     """
-    holders: dict[str, list[int]] = defaultdict(list)
+    by_claim: dict[tuple[str, tuple[int, ...] | None], list[int]] = defaultdict(list)
     for rank in sorted(users):
-        members = dumps[rank].declared_members[locals_[rank]]
-        if members is not None and rank not in members:
-            continue  # no member: its list may be of anything
         description = dumps[rank].groups[locals_[rank]].description
-        holders[f"{description or 'no description'}, ranks {list(members or ())}"].append(rank)
+        by_claim[description, dumps[rank].declared_members[locals_[rank]]].append(rank)
+    holders: dict[str, list[int]] = {}
+    for (description, members), ranks in by_claim.items():
+        # Of one that is no member, the list may be of anything.
+        own = ranks if members is None else sorted({*members}.intersection(ranks))
+        if own:
+            text = f"{description or 'no description'}, ranks {list(members or ())}"
+            holders[text] = sorted([*holders.get(text, []), *own])
+    # In the order of the first rank of each.
+    holders = dict(sorted(holders.items(), key=lambda held: held[1][0]))
     told = {text: ranks for text, ranks in holders.items() if not text.endswith("ranks []")}
     if not told:
         told = holders

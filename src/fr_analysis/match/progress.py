@@ -7,7 +7,7 @@ how far each rank has come. Sends and receives are matched apart, see ``p2p``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -196,7 +196,7 @@ def match(trace: Trace) -> Progress:
     # Starting a batch of transfers counts as a collective, on those ranks only that take part.
     batched = {groups.of_rank[rank][local] for rank, b in batches.items() for local in b.groups}
     codes: dict[object, int] = {}
-    pieces: list[npt.NDArray[np.int64]] = []
+    pieces: dict[int, _Piece] = {}
     unplaced: dict[int, list[tuple[int, IntColumn, npt.NDArray[np.bool_]]]] = {}
     for rank, dump in trace.dumps.items():
         rows = collective_rows(dump)
@@ -211,68 +211,90 @@ def match(trace: Trace) -> Progress:
         )
         global_group = np.array(groups.of_rank[rank], dtype=np.int64)[operations.group]
         at = np.flatnonzero(rows & (numbers != UNKNOWN))
-        piece = np.stack(
-            [
-                global_group[at],
-                numbers[at],
-                np.full(len(at), rank),
-                at,
-                code_of[operations.signature[at]],
-            ]
-        )
-        pieces.append(piece)
+        piece = _Piece(global_group[at], numbers[at], at, code_of[operations.signature[at]])
+        pieces[rank] = piece
         unknown = by_occurrence and (wrapped or not placed)
         if unknown or batched:
-            for index in np.unique(piece[0]):
+            for index in np.unique(piece.group):
                 if not unknown and index not in batched:
                     continue
-                mine = piece[0] == index
+                mine = piece.group == index
                 pending = operations.completion[at[mine]] == Completion.PENDING
-                unplaced.setdefault(int(index), []).append(
-                    (len(pieces) - 1, piece[1, mine], pending)
-                )
+                unplaced.setdefault(int(index), []).append((rank, piece.number[mine], pending))
     for index, parts in unplaced.items():
         if index in batched and all(_is_whole(trace.dumps[rank]) for rank in trace.dumps):
             continue
-        for (piece_at, _, _), offset in zip(parts, _align_at_pending(parts), strict=True):
-            mine = pieces[piece_at][0] == index
-            pieces[piece_at][1, mine] = offset + np.arange(np.count_nonzero(mine))
-
-    table = np.concatenate(pieces, axis=1) if pieces else np.zeros((5, 0), dtype=np.int64)
-    table = table[:, np.lexsort((table[3], table[2], table[1], table[0]))]
+        for (rank, _, _), offset in zip(parts, _align_at_pending(parts), strict=True):
+            mine = pieces[rank].group == index
+            pieces[rank].number[mine] = offset + np.arange(np.count_nonzero(mine))
     return Progress(
         trace=trace,
         groups=groups,
-        advances=_advances(trace, groups, table, batched),
-        group=table[0],
-        number=table[1],
-        rank=table[2],
-        row=table[3],
-        code=table[4],
+        advances=_advances(trace, groups, pieces, batched),
+        **_table(pieces),
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """One rank's collectives, in recorded order: the columns of ``Progress``, but for the rank."""
+
+    group: IntColumn
+    number: IntColumn
+    row: IntColumn
+    code: IntColumn
+
+
+def _table(pieces: dict[int, _Piece]) -> dict[str, IntColumn]:
+    """The columns of ``Progress``: all pieces in the order of group, number, rank and row."""
+
+    def joined(parts: Iterable[IntColumn]) -> IntColumn:
+        return np.concatenate([np.zeros(0, dtype=np.int64), *parts])
+
+    group = joined(piece.group for piece in pieces.values())
+    number = joined(piece.number for piece in pieces.values())
+    ranks = sorted(pieces)
+    assert ranks == list(pieces)  # so that a stable sort leaves them in order
+    span = int(number.max(initial=0)) - int(number.min(initial=0)) + 1
+    if span * (int(group.max(initial=0)) + 1) < 1 << 62:
+        # One key is sorted many times as fast as two.
+        order = np.argsort(group * span + (number - number.min(initial=0)), kind="stable")
+    else:
+        order = np.lexsort((number, group))
+    lengths = [len(pieces[rank].row) for rank in ranks]
+    return {
+        "group": group[order],
+        "number": number[order],
+        "rank": np.repeat(np.array(ranks, dtype=np.int64), lengths)[order],
+        "row": joined(piece.row for piece in pieces.values())[order],
+        "code": joined(piece.code for piece in pieces.values())[order],
+    }
+
+
 def _advances(
-    trace: Trace, groups: Groups, table: npt.NDArray[np.int64], batched: set[int]
+    trace: Trace, groups: Groups, pieces: dict[int, _Piece], batched: set[int]
 ) -> tuple[dict[int, Advance], ...]:
     """How far each rank has come in each of its groups."""
     advances: list[dict[int, Advance]] = [{} for _ in groups.groups]
-    order = np.lexsort((table[1], table[2], table[0]))
-    group, rank, number = table[0][order], table[2][order], table[1][order]
-    if len(order):
-        starts = np.flatnonzero(np.r_[True, (np.diff(group) != 0) | (np.diff(rank) != 0)])
-        ends = np.r_[starts[1:], len(order)] - 1
-        for start, end in zip(starts, ends, strict=True):
-            advances[int(group[start])][int(rank[start])] = Advance(
-                int(number[start]), int(number[end])
-            )
+    for rank, piece in pieces.items():
+        order = np.argsort(piece.group, kind="stable")
+        group, number = piece.group[order], piece.number[order]
+        starts = np.flatnonzero(np.diff(group, prepend=-1))
+        for index, first, last in zip(
+            group[starts].tolist(),
+            np.minimum.reduceat(number, starts).tolist() if len(starts) else (),
+            np.maximum.reduceat(number, starts).tolist() if len(starts) else (),
+            strict=True,
+        ):
+            advances[index][rank] = Advance(first, last)
+    whole: dict[int, bool] = {}
     for member, dump in trace.dumps.items():
         for local, index in enumerate(groups.of_rank[member]):
             status = dump.statuses[local]
             if status and status.last_enqueued != UNKNOWN and index not in batched:
-                known = advances[index].get(member, Advance(None, NEVER))
-                last = max(status.last_enqueued, known.last_joined)
-                advances[index][member] = Advance(known.first_held, last)
+                held = advances[index].get(member, Advance(None, NEVER))
+                last = max(status.last_enqueued, held.last_joined)
+                advances[index][member] = Advance(held.first_held, last)
             elif status and not len(dump.operations):
                 # Its own counter says that it enqueued nothing.
                 advances[index].setdefault(member, Advance(None, NEVER))
@@ -281,8 +303,10 @@ def _advances(
             continue
         # Nothing of a group in a ring that is whole: it never joined. In a ring that has
         # wrapped: what it joined is so old that it cannot be what others wait for now.
-        whole = int(operations.record.min()) <= 0
-        for group_ in groups.groups:
-            if member in group_.members:
-                advances[group_.index].setdefault(member, Advance(None, NEVER, exact=whole))
+        whole[member] = int(operations.record.min()) <= 0
+    for group_ in groups.groups:
+        known = advances[group_.index]
+        for member in group_.members:
+            if member in whole and member not in known:
+                known[member] = Advance(None, NEVER, exact=whole[member])
     return tuple(advances)
