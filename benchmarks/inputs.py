@@ -125,8 +125,8 @@ def _entries(job: LargeJob, rank: int) -> Iterator[dict[str, Any]]:
         }
 
 
-def write_dump(job: LargeJob, folder: Path, rank: int) -> None:
-    """Write one rank's dump."""
+def dump_of(job: LargeJob, rank: int) -> dict[str, Any]:
+    """What one rank's dump holds."""
     entries = list(_entries(job, rank))[-job.ring :]
     last = {str(local): {"last_enqueued_collective": -1} for local in range(3)}
     for entry in entries:
@@ -137,7 +137,7 @@ def write_dump(job: LargeJob, folder: Path, rank: int) -> None:
             "last_started_collective": number,
             "last_completed_collective": completed,
         }
-    dump = {
+    return {
         "version": "2.10",
         "pg_config": {
             name: {"name": name, "desc": description, "ranks": str(members)}
@@ -147,7 +147,11 @@ def write_dump(job: LargeJob, folder: Path, rank: int) -> None:
         "nccl_version": "2.27.5",
         "entries": entries,
     }
-    (folder / f"rank_{rank}").write_bytes(pickle.dumps(dump, protocol=2))
+
+
+def write_dump(job: LargeJob, folder: Path, rank: int) -> None:
+    """Write one rank's dump."""
+    (folder / f"rank_{rank}").write_bytes(pickle.dumps(dump_of(job, rank), protocol=2))
 
 
 def write_job(job: LargeJob, folder: Path) -> Path:
