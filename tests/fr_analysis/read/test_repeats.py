@@ -6,6 +6,7 @@ import dataclasses
 import io
 import pickle
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -231,13 +232,18 @@ def test_what_is_not_regular_is_read_right_all_the_same(
 
 
 def test_a_number_given_twice_is_not_taken_for_the_first(tmp_path: Path) -> None:
-    """What later entries refer to is given its number again among entries that look alike."""
+    """What all entries refer to is given its number again, by an entry that looks like others."""
     plain = pickled(dump_of(JOB, RANK))
-    number = b"r" + (300).to_bytes(4, "little")
-    later = b"r" + (3000).to_bytes(4, "little")
-    assert number in plain
-    assert later in plain
-    assert not compare(plain.replace(later, number), tmp_path)
+    middle = plain.index(b"}r", len(plain) // 2)
+    assert plain[middle + 6 : middle + 8] == b"(h"
+    frame = re.search(rb"]r....\(h(.)", plain[middle:], re.DOTALL)
+    assert frame is not None
+    again = plain[: middle + 2] + frame[1] + bytes(3) + plain[middle + 6 :]
+    assert compare(plain, tmp_path)
+    assert not compare(again, tmp_path)
+    changed = read_whole(tmp_path / f"rank_{RANK}")
+    assert isinstance(changed, RankDump)
+    assert "?" in {frame.name for stack in changed.stacks for frame in stack}
 
 
 @pytest.mark.parametrize("seed", range(8))
