@@ -1,6 +1,6 @@
 """Makes the dumps of large jobs: NCCL's format, 3-D parallel groups, one rank that stops.
 
-Frames are shared between entries, and memoised, as torch's own pickler writes them. Usage::
+The bytes are as torch's own pickler writes them, see ``torch_pickler``. Usage::
 
     python -m benchmarks.inputs FOLDER --ranks 512 --entries 1000
 """
@@ -8,7 +8,6 @@ Frames are shared between entries, and memoised, as torch's own pickler writes t
 from __future__ import annotations
 
 import argparse
-import pickle
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -16,6 +15,8 @@ from functools import partial
 from itertools import repeat
 from pathlib import Path
 from typing import Any
+
+from benchmarks import torch_pickler
 
 BEGIN_NS = 1_780_000_000_000_000_000
 STEP_NS = 2_000_000
@@ -151,7 +152,8 @@ def dump_of(job: LargeJob, rank: int) -> dict[str, Any]:
 
 def write_dump(job: LargeJob, folder: Path, rank: int) -> None:
     """Write one rank's dump."""
-    (folder / f"rank_{rank}").write_bytes(pickle.dumps(dump_of(job, rank), protocol=2))
+    frames = [frame for stack in FRAMES for frame in stack]
+    (folder / f"rank_{rank}").write_bytes(torch_pickler.dumps(dump_of(job, rank), frames))
 
 
 def write_job(job: LargeJob, folder: Path) -> Path:

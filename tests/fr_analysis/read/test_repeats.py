@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks import torch_pickler
 from benchmarks.inputs import LargeJob, dump_of
 
 from fr_analysis.errors import UnreadableDump
@@ -141,6 +142,12 @@ def test_the_same_as_read_whole_from_torch(by_torch: bytes, tmp_path: Path) -> N
     assert len(short.repeats.entry) == 700
     assert short.kept < 50
     assert len(short.content) < len(by_torch) / 10
+
+
+def test_dumps_made_for_measuring_are_as_torch_writes_them(by_torch: bytes) -> None:
+    content = pickle.loads(by_torch)  # noqa: S301 (made here)
+    frames = [frame for entry in content["entries"] for frame in entry["frames"]]
+    assert torch_pickler.dumps(content, [*frames, content]) == by_torch
 
 
 @pytest.mark.parametrize("protocol", [2, 4])
