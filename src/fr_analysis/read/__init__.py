@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import gc
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -81,14 +80,6 @@ class _Stray(Unread):
     __slots__ = ()
 
 
-def _read_file(rank: int, path: Path, group_world_size: int | None) -> list[RankDump | Unread]:
-    """A dump; where it is damaged, its copy in JSON too, if there is one."""
-    result = read_dump(rank, path, group_world_size=group_world_size)
-    if isinstance(result, RankDump) or not copy_of(path).is_file():
-        return [result]
-    return [result, read_dump(rank, copy_of(path), group_world_size=group_world_size)]
-
-
 class _Shared:
     """Side tables that many ranks have alike, kept once: in a large job they outweigh the rest."""
 
@@ -109,6 +100,27 @@ class _Shared:
             stacks=same(dump.stacks),
             world=same(dump.world),
         )
+
+
+class _FileReader:
+    """Reads a file: the dump; where that is damaged, its copy in JSON too, if there is one.
+
+    Which files it has read before makes no difference but for the memory, and for the time that it
+    takes to hand results on to another process.
+    """
+
+    def __init__(self, group_world_size: int | None) -> None:
+        self._group_world_size = group_world_size
+        self._shared = _Shared()
+
+    def __call__(self, rank: int, path: Path) -> list[RankDump | Unread]:
+        result = read_dump(rank, path, group_world_size=self._group_world_size)
+        if isinstance(result, RankDump):
+            return [self._shared.once(result)]
+        if not copy_of(path).is_file():
+            return [result]
+        copy = read_dump(rank, copy_of(path), group_world_size=self._group_world_size)
+        return [result, copy]
 
 
 def _without_strays(unread: list[Unread], dumps: list[RankDump]) -> list[Unread]:
@@ -262,8 +274,7 @@ def read_trace(
     unread = list(found.misfits)
     dumps: list[RankDump] = []
     shared = _Shared()
-    read = functools.partial(_read_file, group_world_size=ft_size)
-    for results in read_all(read, found.dumps, track, executor):
+    for results in read_all(_FileReader(ft_size), found.dumps, track, executor):
         for result in results:
             if isinstance(result, Unread):
                 unread.append(result)

@@ -24,6 +24,8 @@ _WORTH_IT_BYTES = 4 << 20
 """With less to read than this, other processes take longer to start than to read it."""
 _FILES_AT_ONCE = 8
 _PR_SET_PDEATHSIG = 1
+_PIPE_BYTES = 1 << 20
+"""Of a pipe for results: with the usual 64 KiB, reader and writer wait for each other."""
 
 
 def cores() -> int:
@@ -68,11 +70,15 @@ class _Readers(contextlib.AbstractContextManager["_Readers"]):
     """
 
     def __init__(self, read: Callable[[Files], object], parts: Sequence[Files], count: int) -> None:
+        import fcntl  # not there on Windows, where this class is not used
+
         self._pids: list[int] = []
         self._results = selectors.DefaultSelector()
         jobs, self._jobs = os.pipe()
         for _ in range(count):
             results, theirs = os.pipe()
+            with contextlib.suppress(OSError):
+                fcntl.fcntl(results, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
             parent = os.getpid()
             pid = os.fork()
             if pid == 0:
