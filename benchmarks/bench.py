@@ -1,9 +1,9 @@
 """Speed side by side: fr-analysis, torchfrtrace and the floor, as whole commands on the same files.
 
-The floor is what reading alone takes: ``pickle.load`` of every file, one after the other, with the
-collector off, and the same in as many processes as there are cores. In each round every tool runs
-once; a ratio is made within a round, and its median and spread over the rounds are printed. Times
-in seconds are kept in the results, but say more of the machine than of the tools::
+The floor is what reading alone takes: ``pickle.load`` (``json.load``) of every file, one after the
+other, with the collector off, and the same in as many processes as there are cores. In each round
+every tool runs once; a ratio is made within a round, and its median and spread over the rounds are
+printed. Times in seconds are kept in the results, but say more of the machine than of the tools::
 
     python -m benchmarks.bench            # all sizes, results into benchmarks/results.json
     python -m benchmarks.bench --gate 1.5 # one size; fails where the ratio to the floor is above
@@ -12,6 +12,7 @@ in seconds are kept in the results, but say more of the machine than of the tool
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib.metadata
 import json
 import os
@@ -37,13 +38,13 @@ BIN = Path(sys.executable).parent
 LIMIT_S = 300
 
 FLOOR = """
-import gc, pickle, sys
+import gc, json, pickle, sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 gc.disable()
 def load(file):
     with open(file, "rb") as stream:
-        pickle.load(stream)
+        (json if file.suffix == ".json" else pickle).load(stream)
 files = sorted(Path(sys.argv[1]).iterdir())
 workers = int(sys.argv[2])
 if workers == 1:
@@ -87,12 +88,15 @@ class Case:
 
 
 ALL = (FLOOR_TOOL, OURS, CORES_FLOOR, TORCH)
+ALONE = (FLOOR_TOOL, OURS, CORES_FLOOR)
 CASES = (
     Case("64 ranks, healthy", LargeJob(64, 1000, missing=None), ALL, rounds=5),
     Case("512 ranks, healthy", LargeJob(512, 1339, missing=None), ALL),
-    Case("512 ranks, one missing", LargeJob(512, 1339), ALL),
+    Case("512 ranks, one missing", LargeJob(512, 1339), ALL, rounds=5),
+    Case("512 ranks, with transfers", LargeJob(512, 1339, transfers=True), ALL),
+    Case("512 ranks, JSON", LargeJob(512, 1339, as_json=True), ALONE),
     Case("1,024 ranks, one group", LargeJob(1024, 500, missing=None, one_group=True), ALL),
-    Case("2,048 ranks, one missing", LargeJob(2048, 2000), (FLOOR_TOOL, OURS), rounds=2),
+    Case("2,048 ranks, one missing", LargeJob(2048, 2000), ALONE),
 )
 GATE = Case("512 ranks, one missing", LargeJob(512, 1339), (FLOOR_TOOL, OURS), rounds=5)
 
@@ -235,7 +239,7 @@ def measure_cases(cases: Sequence[Case]) -> dict[str, Any]:
     """
     found = {}
     for case in cases:
-        key = f"{case.job.ranks}_{case.job.entries}_{case.job.missing}_{case.job.one_group}"
+        key = "_".join(str(value) for value in dataclasses.astuple(case.job))
         dumps = FOLDER / key
         if not dumps.exists():
             print(f"{case.name}: making the dumps ...", flush=True)
@@ -245,7 +249,9 @@ def measure_cases(cases: Sequence[Case]) -> dict[str, Any]:
         print(f"{case.name}:", flush=True)
         measured = measure(case, dumps)
         found[case.name] = {
-            "entries": sum(1 for _ in case.job.recorded()),
+            "ranks": case.job.ranks,
+            "entries": case.job.recorded(),
+            "megabytes": sum(file.stat().st_size for file in dumps.iterdir()) / 1e6,
             "tools": {
                 name: {
                     "seconds": result.seconds,

@@ -8,11 +8,11 @@ The bytes are as torch's own pickler writes them, see ``torch_pickler``. Usage::
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,8 @@ class LargeJob:
         missing: the rank that never joins the last collective; None for a healthy job.
         ring: how many entries a rank keeps.
         one_group: all collectives are of the default group.
+        transfers: pipeline stages send to one another, which adds entries to those in ``entries``.
+        as_json: the dumps are JSON, as torch's debug server hands them out.
     """
 
     ranks: int
@@ -42,12 +44,12 @@ class LargeJob:
     missing: int | None = 5
     ring: int = 2000
     one_group: bool = False
+    transfers: bool = False
+    as_json: bool = False
 
-    def recorded(self) -> Iterator[int]:
-        """The rank of each entry that the dumps of this job hold."""
-        for rank in range(self.ranks):
-            lacks = self.missing == rank
-            yield from repeat(rank, min(self.entries + 1 - lacks, self.ring))
+    def recorded(self) -> int:
+        """How many entries the dumps of this job hold."""
+        return sum(min(sum(1 for _ in _calls(self, rank)), self.ring) for rank in range(self.ranks))
 
     def groups_of(self, rank: int) -> list[tuple[str, str, list[int]]]:
         """Name, description and members of a rank's groups, the default group first."""
@@ -66,6 +68,11 @@ class LargeJob:
                 str(first_dp + pp * self.tp + tp),
                 "dp",
                 [d * stride + pp * self.tp + tp for d in range(self.ranks // stride)],
+            ),
+            (
+                str(first_dp + stride + dp * self.tp + tp),
+                "pp",
+                [dp * stride + p * self.tp + tp for p in range(self.pp)],
             ),
         ]
 
@@ -87,28 +94,44 @@ _CALLS = (
 )
 
 
+def _transfers(job: LargeJob, rank: int) -> Iterator[str]:
+    """What a pipeline stage receives from the one before, and sends to the next, in each step."""
+    stage = rank // job.tp % job.pp
+    if stage > 0:
+        yield f"nccl:recv {stage}<-{stage - 1}"
+    if stage + 1 < job.pp:
+        yield f"nccl:send {stage}->{stage + 1}"
+
+
+def _calls(job: LargeJob, rank: int) -> Iterator[tuple[int, str, list[list[int]], int, bool]]:
+    """What a rank calls: group, operation, sizes, stack, and whether it is a transfer."""
+    for at in range(job.entries):
+        which, name, sizes, frames = _CALLS[at % 5]
+        yield (0 if job.one_group else which), name, sizes, frames, False
+        if job.transfers and at % 5 == 0:
+            for transfer in _transfers(job, rank):
+                yield 3, transfer, [[4096, 1024]], 0, True
+    if job.missing is None or rank != job.missing:
+        yield 0, "nccl:all_reduce", [[1]], 2, False
+
+
 def _entries(job: LargeJob, rank: int) -> Iterator[dict[str, Any]]:
     groups = job.groups_of(rank)
-    numbers = [0, 0, 0]
-    for record in range(job.entries + 1):
-        last = record == job.entries
-        hangs = last and job.missing is not None
-        if hangs and rank == job.missing:
-            return
-        which, name, sizes, frames = (
-            (0, "nccl:all_reduce", [[1]], 2) if last else _CALLS[record % 5]
-        )
-        numbers[which] += 1
+    collectives, transfers = [0] * len(groups), [0] * len(groups)
+    calls = list(_calls(job, rank))
+    for record, (which, name, sizes, frames, is_p2p) in enumerate(calls):
+        hangs = job.missing not in (None, rank) and record + 1 == len(calls)
+        counts = transfers if is_p2p else collectives
+        counts[which] += 1
         created = BEGIN_NS + record * STEP_NS + rank % 97 * 1000
-        done = None if hangs else created + 900_000
         yield {
             "frames": list(FRAMES[frames]),
             "record_id": record,
             "pg_id": which,
             "process_group": (groups[which][0], groups[which][1]),
-            "collective_seq_id": numbers[which],
-            "p2p_seq_id": 0,
-            "op_id": numbers[which],
+            "collective_seq_id": collectives[which],
+            "p2p_seq_id": transfers[which],
+            "op_id": collectives[which] + transfers[which],
             "profiling_name": name,
             "time_created_ns": created,
             "duration_ms": None if hangs else 0.8,
@@ -119,18 +142,20 @@ def _entries(job: LargeJob, rank: int) -> Iterator[dict[str, Any]]:
             "output_dtypes": ["BFloat16"],
             "state": "started" if hangs else "completed",
             "time_discovered_started_ns": created + 100_000,
-            "time_discovered_completed_ns": done,
+            "time_discovered_completed_ns": None if hangs else created + 900_000,
             "retired": not hangs,
             "timeout_ms": 600_000,
-            "is_p2p": False,
+            "is_p2p": is_p2p,
         }
 
 
 def dump_of(job: LargeJob, rank: int) -> dict[str, Any]:
     """What one rank's dump holds."""
     entries = list(_entries(job, rank))[-job.ring :]
-    last = {str(local): {"last_enqueued_collective": -1} for local in range(3)}
+    last = {str(local): {"last_enqueued_collective": -1} for local in range(4)}
     for entry in entries:
+        if entry["is_p2p"]:
+            continue
         number = entry["collective_seq_id"]
         completed = number if entry["retired"] else number - 1
         last[str(entry["pg_id"])] = {
@@ -150,8 +175,21 @@ def dump_of(job: LargeJob, rank: int) -> dict[str, Any]:
     }
 
 
+def _as_json(dump: dict[str, Any]) -> dict[str, Any]:
+    """As torch writes it: without frames, times that are not there as 0, counters as texts."""
+    for entry in dump["entries"]:
+        del entry["frames"]
+        entry["time_discovered_completed_ns"] = entry["time_discovered_completed_ns"] or 0
+    for counters in dump["pg_status"].values():
+        counters |= {name: str(value) for name, value in counters.items()}
+    return dump
+
+
 def write_dump(job: LargeJob, folder: Path, rank: int) -> None:
     """Write one rank's dump."""
+    if job.as_json:
+        (folder / f"rank_{rank}.json").write_text(json.dumps(_as_json(dump_of(job, rank))))
+        return
     frames = [frame for stack in FRAMES for frame in stack]
     (folder / f"rank_{rank}").write_bytes(torch_pickler.dumps(dump_of(job, rank), frames))
 

@@ -12,6 +12,7 @@ import struct
 from collections.abc import Collection, Mapping
 from typing import Any
 
+
 def _integer(value: int) -> bytes:
     if 0 <= value < 1 << 8:
         return pickle.BININT1 + value.to_bytes(1, "little")
