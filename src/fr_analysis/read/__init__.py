@@ -27,7 +27,7 @@ from fr_analysis.read.files import (
 from fr_analysis.read.parallel import read_all
 from fr_analysis.read.reduced import Contents, read_reduced
 from fr_analysis.read.stacks import read_stacks
-from fr_analysis.trace import RankDump, Trace, Unread
+from fr_analysis.trace import RankDump, Trace, Unread, UnreadMany
 
 __all__ = ["ft_size_of", "read_contents", "read_dump", "read_trace", "without_strays"]
 
@@ -92,7 +92,7 @@ def _read_file(
         try:
             return read_reduced(path, group_world_size=group_world_size)
         except UnreadableDump as reason:
-            return [Unread(path, str(reason))]
+            return [UnreadMany(path, str(reason))]
     result = read_dump(rank, path, group_world_size=group_world_size)
     if isinstance(result, RankDump) or not copy_of(path).is_file():
         return [result]
@@ -125,7 +125,7 @@ def without_strays(unread: Sequence[Unread], dumps: Sequence[RankDump]) -> list[
     """Leave out files of another kind that only happen to end in a number, such as logs."""
     prefixes = {prefix_of_name(dump.source.name) for dump in dumps}
     return [
-        Unread(found.path, found.reason, found.rank)
+        Unread(found.path, found.reason, found.rank) if isinstance(found, Stray) else found
         for found in unread
         if not isinstance(found, Stray) or prefix_of_name(found.path.name) in prefixes
     ]

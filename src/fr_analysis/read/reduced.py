@@ -29,6 +29,7 @@ import base64
 import dataclasses
 import functools
 import json
+import os
 import zlib
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -70,6 +71,7 @@ FORMAT = "1"
 MAX_TEXT = 4096
 """Characters of a path or of a reason."""
 
+_END = b"PAR1"
 _FORMAT_KEY = b"fr_analysis.format"
 _TABLES_KEY = b"fr_analysis.tables"
 _TABLES_FLOOR = 64 << 20
@@ -84,6 +86,8 @@ _ROWS_PER_BYTE = 16
 _COLUMNS_FLOOR = 1 << 20
 _MEMBERS_PER_BYTE = 64
 """Members of groups, in all dumps of a file together, that it may name per byte of it."""
+_MAX_MEMBER = 2 * MAX_RANK
+"""A member of a torchft replica group is numbered after the ranks of those before it."""
 _FOOTER_BYTES = 1 << 30
 MAX_ROWS = 50_000_000
 """Of one table or list."""
@@ -205,6 +209,12 @@ def _runs(members: tuple[int, ...]) -> list[list[int]]:
     return runs
 
 
+def _bounded_frame(frame: Frame) -> Frame:
+    """A frame of a snapshot, whose lines may be of any length."""
+    line = frame.line if frame.line <= _INT64 else 0
+    return Frame(_text(frame.filename), line, _text(frame.name))
+
+
 class _Writer:
     """Collects the tables of one file."""
 
@@ -244,7 +254,10 @@ class _Writer:
         return {
             "rank": stacks.rank,
             "name": printable(stacks.source.name),
-            "threads": [[thread.thread, self.stack(thread.frames)] for thread in stacks.threads],
+            "threads": [
+                [_text(thread.thread), self.stack(tuple(map(_bounded_frame, thread.frames)))]
+                for thread in stacks.threads
+            ],
             "error": stacks.error,
         }
 
@@ -494,7 +507,7 @@ class _Tables:
         ranks: list[int] = []
         for run in _list_of(value, MAX_RANK + 1, "members"):
             first, last, step = (
-                _integer(number, 0, MAX_RANK, "members") for number in _record(run, 3, "members")
+                _integer(number, 0, _MAX_MEMBER, "members") for number in _record(run, 3, "members")
             )
             if step < 1 or last < first or (ranks and first <= ranks[-1]):
                 raise _damaged("members: not in ascending order")
@@ -581,7 +594,8 @@ class _Tables:
         return kind(
             _path(self._path, row.get("name")),
             _line(row.get("reason"), "reason"),
-            _or_none(_integer, row.get("rank"), 0, _INT64, "rank"),
+            # What a name tells, whether a job has such ranks or not.
+            _or_none(_integer, row.get("rank"), 0, 10**19, "rank"),
         )
 
     def snapshots(self) -> dict[int, RankStacks]:
@@ -669,8 +683,10 @@ def _read(
         raise _damaged("it has other columns")
     groups = [metadata.row_group(at) for at in range(metadata.num_row_groups)]
     rows = metadata.num_rows
-    if not 0 <= rows <= _most_rows(file_bytes) or sum(group.num_rows for group in groups) != rows:
-        raise _damaged(f"{rows} operations, which a file of its size does not hold")
+    if sum(group.num_rows for group in groups) != rows:
+        raise _damaged("its parts and its rows differ in number")
+    if not 0 <= rows <= _most_rows(file_bytes):
+        raise _damaged(f"{rows} operations are more than a file of its size holds")
     if sum(group.total_byte_size for group in groups) > _COLUMNS_FLOOR + _ROW_BYTES * rows:
         raise _damaged("its columns unpack to far more than they hold")
     tables = _Tables(_unpacked(told.get(_TABLES_KEY, b"")), path, file_bytes)
@@ -732,6 +748,12 @@ def read_reduced(path: Path, *, group_world_size: int | None = None) -> Contents
         if file_bytes > MAX_FILE_BYTES:
             raise UnreadableDump(f"is larger than {MAX_FILE_BYTES >> 30} GiB; is it reduced?")
         with path.open("rb") as stream:
+            stream.seek(-len(_END), os.SEEK_END)
+            if stream.read() != _END:
+                raise UnreadableDump(
+                    "is a reduced file that is cut short or damaged at its end: copy it anew"
+                )
+            stream.seek(0)
             contents, size = _read_stream(arrow, stream, path, file_bytes)
     except MemoryError:
         raise UnreadableDump("asks for far more memory than a file of its size needs") from None
