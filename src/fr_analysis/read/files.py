@@ -80,11 +80,13 @@ def is_reduced(file: Path) -> bool:
             return False
         with file.open("rb") as stream:
             head = stream.read(len(_PARQUET))
-            stream.seek(-2 * len(_PARQUET), os.SEEK_END)
-            footer_bytes, tail = stream.read(len(_PARQUET)), stream.read()
-            if head != _PARQUET or tail != _PARQUET:
-                return _PARQUET in (head, tail)
-            stream.seek(-2 * len(_PARQUET) - int.from_bytes(footer_bytes, "little"), os.SEEK_END)
+            size = stream.seek(0, os.SEEK_END)
+            stream.seek(max(size - 8, 0))
+            tail = stream.read()
+            if head != _PARQUET or tail[4:] != _PARQUET:
+                return _PARQUET in (head, tail[4:])
+            # The length of the footer stands before the last bytes.
+            stream.seek(max(size - 8 - int.from_bytes(tail[:4], "little"), 0))
             return _OF_OURS in stream.read()
     except OSError:
         return False

@@ -748,7 +748,7 @@ def read_reduced(path: Path, *, group_world_size: int | None = None) -> Contents
         if file_bytes > MAX_FILE_BYTES:
             raise UnreadableDump(f"is larger than {MAX_FILE_BYTES >> 30} GiB; is it reduced?")
         with path.open("rb") as stream:
-            stream.seek(-len(_END), os.SEEK_END)
+            stream.seek(max(file_bytes - len(_END), len(_END)))
             if stream.read() != _END:
                 raise UnreadableDump(
                     "is a reduced file that is cut short or damaged at its end: copy it anew"
