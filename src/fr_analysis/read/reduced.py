@@ -29,7 +29,6 @@ import base64
 import dataclasses
 import functools
 import json
-import os
 import zlib
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field

@@ -599,7 +599,6 @@ def test_size(tmp_path: Path) -> None:
         done = reduce(tmp_path / f"{name}_*", tmp_path / f"{name}.parquet")
         assert (done.ranks, done.operations) == (8, 16_000)
         assert done.bytes_written == (tmp_path / f"{name}.parquet").stat().st_size
-        print(name, done.bytes_read, done.bytes_written)
         assert done.bytes_written * 10 < done.bytes_read
 
 
