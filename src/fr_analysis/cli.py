@@ -276,7 +276,12 @@ def _answer(
     return "\n".join([answer, *tables]), exit_status(diagnosis)
 
 
-def _print(text: str) -> None:
+def print_text(text: str) -> None:
+    """Write to standard output, whatever characters it takes and whether it is still read.
+
+    Raises:
+        FrAnalysisError: it cannot be written to.
+    """
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A terminal that knows few characters must not cost the answer.
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -333,7 +338,7 @@ def _deliver(text: str, options: argparse.Namespace) -> None:
         raise FrAnalysisError("the answer cannot be printed (standard output is closed)")
     if options.format == "html" and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # as the page says of itself
-    _print(_colored(text) if options.format == "text" else text)
+    print_text(_colored(text) if options.format == "text" else text)
 
 
 def _run(options: argparse.Namespace, path: str) -> ExitStatus:

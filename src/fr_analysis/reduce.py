@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fr_analysis.cli import ExitStatus, refuse_taken, with_progress
+from fr_analysis.cli import ExitStatus, print_text, refuse_taken, with_progress
 from fr_analysis.errors import FrAnalysisError, UnreadableDump, printable
 from fr_analysis.read import ft_size_of, read_contents, without_strays
 from fr_analysis.read.files import find_files
@@ -113,8 +113,10 @@ def reduce(
         output: the file to write.
         pattern: in a directory, take only file names that match this glob.
         stacks: stacks snapshots to take instead of those found beside the dumps.
-        transform_ft, group_world_size, track: as of ``read_trace``. Files that were reduced so
-            must be analyzed so.
+        transform_ft: the dumps are of torchft replicas: number their ranks over all replicas.
+            Then the analysis of the file needs the same.
+        group_world_size: with ``transform_ft``, how many ranks one replica has.
+        track: passes the files on one by one, such as a progress bar does.
 
     Returns:
         What was read and written.
@@ -228,9 +230,9 @@ def main(arguments: Sequence[str]) -> ExitStatus:
     )
     for found in done.unread:
         print(f"fr-analysis: {printable(found.path)}: {found.reason}", file=sys.stderr)
-    print(
+    print_text(
         f"{printable(options.output)}: {done.ranks} rank{'s' * (done.ranks != 1)}, "
         f"{done.operations} operations; read {done.bytes_read} bytes, "
-        f"wrote {done.bytes_written} bytes"
+        f"wrote {done.bytes_written} bytes\n"
     )
     return ExitStatus.UNDETERMINED if done.unread else ExitStatus.HEALTHY
