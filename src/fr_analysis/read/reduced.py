@@ -14,7 +14,8 @@ an object with
   ``stacks`` (lists of frames), ``signatures`` (the fields of ``trace.Signature``), ``groups``
   (name, description), ``members`` (ascending ranks, as runs of first, last and step),
 - ``dumps``: per dump the fields of ``trace.RankDump`` that are no columns, how many ``rows``
-  it has, and its ``name``: the path of its file below the folder that was reduced,
+  it has, its ``name``, the path of its file below the folder that was reduced, and the
+  ``checksum`` of its rows: CRC-32 over its columns as 64-bit numbers, little end first,
 - ``unread``, ``misfits`` and ``bad_stacks``: files that could not be used, by reason,
 - ``snapshots``: the ranks' threads, from stacks snapshots beside the dumps,
 - ``group_world_size``: of torchft, where ranks were turned into the job's; else null.
@@ -169,6 +170,16 @@ def _schema(arrow: Any) -> Any:
     )
 
 
+def _checksum(operations: Operations) -> int:
+    """Of all columns: those of pages do not tell that the footer, which leads to them, is whole."""
+    checksum = 0
+    for name in _COLUMNS:
+        if name != "rank":
+            column = np.ascontiguousarray(getattr(operations, name), dtype="<i8")
+            checksum = zlib.crc32(column.view(np.uint8), checksum)
+    return checksum
+
+
 def _most_rows(file_bytes: int) -> int:
     """Rows that a file of this size may have: a few bytes can stand for any number of them."""
     return _ROWS_FLOOR + _ROWS_PER_BYTE * file_bytes
@@ -237,6 +248,7 @@ class _Writer:
             "rank": dump.rank,
             "name": name,
             "rows": len(dump.operations),
+            "checksum": _checksum(dump.operations),
             "version": dump.version,
             "groups": [self.groups.at(g, lambda g: [g.name, g.description]) for g in dump.groups],
             "declared_members": list(map(self._members, dump.declared_members)),
@@ -478,6 +490,15 @@ def _path(folder: Path, value: object) -> Path:
     return folder / name
 
 
+@dataclass(frozen=True, slots=True)
+class _Header:
+    """A dump without its rows: how many it has, their checksum, and what makes a dump of them."""
+
+    rows: int
+    checksum: int
+    dump_of: Callable[[Operations], RankDump]
+
+
 class _Tables:
     """The JSON of one file, checked as it is taken out."""
 
@@ -532,11 +553,11 @@ class _Tables:
         size = self._content.get("group_world_size")
         return _or_none(_integer, size, 1, MAX_RANK + 1, "group_world_size")
 
-    def headers(self) -> list[tuple[int, Callable[[Operations], RankDump]]]:
-        """Per dump: how many rows it has, and what makes the dump of them."""
+    def headers(self) -> list[_Header]:
+        """The dumps, without their rows."""
         return [self._header(row) for row in _list_of(self._rows("dumps"), MAX_RANK + 1, "dumps")]
 
-    def _header(self, row: object) -> tuple[int, Callable[[Operations], RankDump]]:
+    def _header(self, row: object) -> _Header:
         if not isinstance(row, dict):
             raise _damaged("dumps: no object")
 
@@ -579,8 +600,11 @@ class _Tables:
             world=_or_none(self._declared, row.get("world")),
             written_ns=_integer(row.get("written_ns"), -_INT64, _INT64, "written_ns"),
         )
-        rows = _integer(row.get("rows"), 0, MAX_OPERATIONS, "rows")
-        return rows, lambda operations: dump(operations=operations)
+        return _Header(
+            rows=_integer(row.get("rows"), 0, MAX_OPERATIONS, "rows"),
+            checksum=_integer(row.get("checksum"), 0, _INT64, "checksum"),
+            dump_of=lambda operations: dump(operations=operations),
+        )
 
     def unread(self, name: str) -> list[Unread]:
         """The files of one of the lists of those that could not be used."""
@@ -690,7 +714,7 @@ def _read(
         raise _damaged("its columns unpack to far more than they hold")
     tables = _Tables(_unpacked(told.get(_TABLES_KEY, b"")), path, file_bytes)
     headers = tables.headers()
-    if sum(count for count, _ in headers) != rows:
+    if sum(header.rows for header in headers) != rows:
         raise _damaged("its dumps and its rows differ in number")
     columns = {name: _column(parquet, name, rows) for name in _COLUMNS}
     ranks = columns.pop("rank")
@@ -701,14 +725,16 @@ def _read(
         bad_stacks=tables.unread("bad_stacks"),
     )
     first = 0
-    for count, dump_of in headers:
-        part = slice(first, first + count)
+    for header in headers:
+        part = slice(first, first + header.rows)
         operations = Operations(**{name: column[part] for name, column in columns.items()})
-        dump = _checked(operations, dump_of(operations))
+        dump = _checked(operations, header.dump_of(operations))
         if (ranks[part] != dump.rank).any():
             raise _damaged("rank: rows of another rank than their dump's")
+        if _checksum(operations) != header.checksum:
+            raise _damaged("its rows are not those that were written")
         contents.dumps.append(dump)
-        first += count
+        first += header.rows
     if not contents.dumps and not contents.unread and not contents.misfits:
         raise _damaged("it holds nothing")
     return contents, tables.group_world_size

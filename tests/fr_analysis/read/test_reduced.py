@@ -266,6 +266,35 @@ def test_stacks_that_are_named_take_the_place_of_those_carried(tmp_path: Path) -
     assert list(named.stacks) == [0, 1]
 
 
+def test_a_later_snapshot_replaces_an_earlier_one_where_it_has_threads(tmp_path: Path) -> None:
+    write_job(tmp_path / "d", world=3)
+    nodes = tmp_path / "nodes"
+    nodes.mkdir()
+    for node, snapshot in enumerate(("stacks_20261130_093942.txt", "partial.txt")):
+        file = tmp_path / "d" / f"rank_{node}"
+        reduce(file, nodes / f"node{node}", stacks=[SNAPSHOTS / snapshot])
+    both = [SNAPSHOTS / "stacks_20261130_093942.txt", SNAPSHOTS / "partial.txt"]
+    (tmp_path / "d" / "rank_2").unlink()
+    assert_same(read_trace(tmp_path / "d", stacks=both), read_trace(nodes))
+    assert [stacks.source.name for stacks in read_trace(nodes).stacks.values()] == [
+        "partial.txt",
+        "stacks_20261130_093942.txt",
+        "stacks_20261130_093942.txt",
+    ]
+
+
+def test_columns_are_as_described(tmp_path: Path) -> None:
+    """For those who read them with other tools."""
+    write_job(tmp_path / "d")
+    reduce(tmp_path / "d", tmp_path / "a.parquet")
+    table = parquet.read_table(tmp_path / "a.parquet")
+    assert table.column("rank").to_pylist() == [0, 0, 0, 1, 1, 1]
+    assert table.column("number").to_pylist() == [1, 2, 3, 1, 2, 3]
+    assert table.column("completed_ns").null_count == 6
+    assert table.column("created_ns").null_count == 0
+    assert table.schema.metadata[b"fr_analysis.format"] == b"1"
+
+
 def test_a_file_with_dumps_that_another_process_reads(tmp_path: Path) -> None:
     write_job(tmp_path / "d", world=4)
     for node in ("01", "23"):
