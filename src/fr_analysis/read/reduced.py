@@ -176,7 +176,7 @@ def _checksum(operations: Operations) -> int:
     for name in _COLUMNS:
         if name != "rank":
             column = np.ascontiguousarray(getattr(operations, name), dtype="<i8")
-            checksum = zlib.crc32(column.view(np.uint8), checksum)
+            checksum = zlib.crc32(column.data, checksum)
     return checksum
 
 

@@ -203,6 +203,25 @@ def test_runs_and_left_over_dumps_are_told_apart_over_all_nodes(tmp_path: Path) 
     assert len(read_trace(nodes).unread) == 2
 
 
+def test_files_are_reported_in_the_order_of_ranks_whatever_the_nodes_are_called(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "dumps"
+    write_job(folder, world=6)
+    for rank in range(2):
+        write(folder / f"rank_{rank}", later(dump(2), 10**9))
+    for rank in (7, 9):
+        (folder / f"rank_{rank}").write_bytes(b"")
+    nodes = tmp_path / "nodes"
+    nodes.mkdir()
+    reduce(folder / "rank_[459]", nodes / "a")
+    reduce(folder / "rank_[012367]", nodes / "b")
+    assert_same(read_trace(folder), read_trace(nodes))
+    assert [unread.path.name for unread in read_trace(nodes).unread] == [
+        f"rank_{rank}" for rank in (7, 9, 2, 3, 4, 5)
+    ]
+
+
 def test_a_stray_of_one_node_is_judged_by_the_names_of_all(tmp_path: Path) -> None:
     write_job(tmp_path / "dumps")
     (tmp_path / "dumps" / "rank_2").write_text("a log")
@@ -523,6 +542,7 @@ HOSTILE_COLUMNS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "negative time": (column("completed_ns", -(2**63)), "completed_ns: not from -1"),
     "number": (column("number", -(2**63)), "number: not from"),
     "rank": (column("rank", 0), "rows of another rank"),
+    "another time": (column("created_ns", 5), "not those that were written"),
     "other type": (column("number", 1, "int32"), "other columns"),
     "lacking": (lambda columns: columns.pop("stack"), "other columns"),
     "one more": (column("more", 1, "int64"), "other columns"),
