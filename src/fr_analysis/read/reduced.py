@@ -16,7 +16,9 @@ an object with
 - ``dumps``: per dump the fields of ``trace.RankDump`` that are no columns, how many ``rows``
   it has, its ``name``, the path of its file below the folder that was reduced, and the
   ``checksum`` of its rows: CRC-32 over its columns as 64-bit numbers, little end first,
-- ``unread``, ``misfits`` and ``bad_stacks``: files that could not be used, by reason,
+- ``unread``, ``misfits`` and ``bad_stacks``: files that could not be used, each with ``name``,
+  ``reason``, ``rank`` and ``kind``: a ``dump``, a ``stray`` file of another kind, which only
+  those of all nodes tell from a dump, or a ``reduced`` file,
 - ``snapshots``: the ranks' threads, from stacks snapshots beside the dumps,
 - ``group_world_size``: of torchft, where ranks were turned into the job's; else null.
 
@@ -65,6 +67,7 @@ from fr_analysis.trace import (
     Signature,
     ThreadStack,
     Unread,
+    UnreadMany,
 )
 
 FORMAT = "1"
@@ -90,7 +93,7 @@ _MAX_MEMBER = 2 * MAX_RANK
 """A member of a torchft replica group is numbered after the ranks of those before it."""
 _FOOTER_BYTES = 1 << 30
 MAX_ROWS = 50_000_000
-"""Of one table or list."""
+"""Of one table or list that nothing else bounds."""
 _INT64 = (1 << 63) - 1
 
 _COLUMNS = {
@@ -110,6 +113,8 @@ _COLUMNS = {
 _OPTIONAL = ("stack", "number", "record", "created_ns", "started_ns", "completed_ns")
 # What counts up is small as differences. The rest repeats itself, which zstd sees best as it is.
 _DIFFERENCES = ("rank", "record", "created_ns", "started_ns", "completed_ns")
+
+_KINDS: dict[str, type[Unread]] = {"dump": Unread, "stray": Stray, "reduced": UnreadMany}
 
 Item = TypeVar("Item", bound=Hashable)
 Value = TypeVar("Value")
@@ -279,7 +284,7 @@ def _unread_rows(unread: Iterable[Unread], name_of: Callable[[Path], str]) -> li
             "name": name_of(found.path),
             "reason": found.reason[:MAX_TEXT],
             "rank": found.rank,
-            "is_stray": isinstance(found, Stray),
+            "kind": next(kind for kind, of in _KINDS.items() if type(found) is of),
         }
         for found in unread
     ]
@@ -613,8 +618,10 @@ class _Tables:
     def _unread(self, row: object, name: str) -> Unread:
         if not isinstance(row, dict):
             raise _damaged(f"{name}: no object")
-        kind = Stray if _flag(row.get("is_stray"), "is_stray") else Unread
-        return kind(
+        kind = row.get("kind")
+        if not isinstance(kind, str) or kind not in _KINDS:
+            raise _damaged(f"{name}: of no kind that is known")
+        return _KINDS[kind](
             _path(self._path, row.get("name")),
             _line(row.get("reason"), "reason"),
             # What a name tells, whether a job has such ranks or not.
@@ -749,7 +756,7 @@ def _read_stream(
     except (UnreadableDump, OSError, MemoryError, RecursionError):
         raise
     except Exception as error:  # hostile bytes can raise anything from Parquet's reader
-        raise _damaged(f"{type(error).__name__}: {error}") from None
+        raise _damaged(_text(f"{type(error).__name__}: {error}")) from None
 
 
 def read_reduced(path: Path, *, group_world_size: int | None = None) -> Contents:

@@ -512,7 +512,8 @@ HOSTILE_TABLES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "health": (put("dumps", 0, "health", {"gpu": "bad"}), "health: no list"),
     "version": (put("dumps", 0, "version", None), "version: no text"),
     "flag": (put("dumps", 0, "numbers_per_recorder", 1), "numbers_per_recorder: neither"),
-    "unread": (put("unread", [{"name": "a", "reason": 5, "is_stray": False}]), "reason: no text"),
+    "unread": (put("unread", [{"name": "a", "reason": 5, "kind": "dump"}]), "reason: no text"),
+    "kind": (put("unread", [{"name": "a", "reason": "b", "kind": ["dump"]}]), "of no kind"),
     "snapshot": (
         put("snapshots", [{"rank": 0, "name": "a", "threads": [["t", 99]], "error": None}]),
         "threads: no number",
@@ -609,7 +610,7 @@ def test_controls_do_not_reach_the_terminal(tmp_path: Path) -> None:
         tables["groups"][0][1] = "default\x1b[1m"
         tables["frames"][0][2] = "\x1b]0;\x07"
         tables["dumps"][0]["name"] = "rank\x1b_0"
-        tables["unread"] = [{"name": "\n", "reason": "\x1b", "rank": 9, "is_stray": False}]
+        tables["unread"] = [{"name": "\n", "reason": "\x1b", "rank": 9, "kind": "dump"}]
 
     rewrite(bad, tables=change)
     (dump, _), (unread,) = read_reduced(bad).dumps, read_reduced(bad).unread
@@ -627,6 +628,8 @@ def test_no_rank_of_an_unread_node_is_said_to_have_left_no_dump(tmp_path: Path) 
     (nodes / "b").write_bytes(b"PAR1")
     diagnosis = analyze(nodes)
     assert {detail.condition.value for detail in diagnosis.details} == {"unreadable"}
+    reduce(nodes, tmp_path / "again")
+    assert analyze(tmp_path / "again").details == diagnosis.details
 
 
 # -- writing ---------------------------------------------------------------------------
