@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -632,6 +632,17 @@ def test_no_rank_of_an_unread_node_is_said_to_have_left_no_dump(tmp_path: Path) 
     assert analyze(tmp_path / "again").details == diagnosis.details
 
 
+def test_no_job_is_healthy_without_an_unread_node(tmp_path: Path) -> None:
+    for rank in range(2):  # which do not tell how many ranks there are
+        write(tmp_path / "d" / f"rank_{rank}", dump(pg_config={}))
+    nodes = tmp_path / "nodes"
+    nodes.mkdir()
+    reduce(tmp_path / "d", nodes / "a")
+    assert analyze(nodes).verdict is Verdict.HEALTHY
+    (nodes / "b").write_bytes(b"PAR1")
+    assert analyze(nodes).verdict is Verdict.UNDETERMINED
+
+
 # -- writing ---------------------------------------------------------------------------
 
 
@@ -735,13 +746,12 @@ def test_nothing_is_overwritten(
     with pytest.raises(FrAnalysisError, match="is there already and is not overwritten"):
         reduce(HANG, target)
 
-    def meanwhile(files: Iterable[tuple[int, Path]]) -> Iterable[tuple[int, Path]]:
-        target.write_text("theirs")
-        return files
-
     target.unlink()
-    with pytest.raises(FrAnalysisError, match="is there already and is not overwritten"):
-        reduce(HANG, target, track=meanwhile)
+    with monkeypatch.context() as patch:
+        # The last that is done before the file gets its name.
+        patch.setattr(os, "fsync", lambda _: target.write_text("theirs"))
+        with pytest.raises(FrAnalysisError, match="is there already and is not overwritten"):
+            reduce(HANG, target)
     assert target.read_text() == "theirs"
     target.unlink()
     reduce(HANG, target)
