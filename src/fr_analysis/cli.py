@@ -43,6 +43,9 @@ class ExitStatus(IntEnum):
 
 
 _EPILOG = """\
+fr-analysis reduce PATH -o FILE puts dumps into one small file that can be analyzed in their place:
+see fr-analysis reduce --help
+
 exit status:
   0  healthy: nothing is outstanding and every dump was read
   1  fault found
@@ -101,7 +104,8 @@ def _parser() -> argparse.ArgumentParser:
         "path",
         nargs="?",
         metavar="PATH",
-        help="directory with one dump per rank, one dump, a glob, or a prefix of file names",
+        help="directory with one dump per rank, one dump, a glob, or a prefix of file names; "
+        "or files that reduce has made",
     )
     add("--fr-path", metavar="PATH", help="the same as PATH")
     add("--version", action="version", version=fr_analysis.__version__)
@@ -224,7 +228,7 @@ def exit_status(diagnosis: Diagnosis) -> ExitStatus:
     }[diagnosis.verdict]
 
 
-def _with_progress(files: Sequence[tuple[int, Path]]) -> Iterable[tuple[int, Path]]:
+def with_progress(files: Sequence[tuple[int, Path]]) -> Iterable[tuple[int, Path]]:
     """Show a progress bar while many dumps are read, on a terminal only."""
     if len(files) < _PROGRESS_FROM or not sys.stderr.isatty():
         return files
@@ -272,7 +276,12 @@ def _answer(
     return "\n".join([answer, *tables]), exit_status(diagnosis)
 
 
-def _print(text: str) -> None:
+def print_text(text: str) -> None:
+    """Write to standard output, whatever characters it takes and whether it is still read.
+
+    Raises:
+        FrAnalysisError: it cannot be written to.
+    """
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A terminal that knows few characters must not cost the answer.
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -287,7 +296,12 @@ def _print(text: str) -> None:
         raise FrAnalysisError(f"the answer cannot be printed ({error.strerror})") from None
 
 
-def _refuse_taken(target: Path) -> None:
+def refuse_taken(target: Path) -> None:
+    """Leave alone what is there already.
+
+    Raises:
+        FrAnalysisError: no new file can have this name.
+    """
     if target.is_dir():
         raise FrAnalysisError(f"{printable(target)}: is a directory; name a file to write")
     if os.path.lexists(target):
@@ -298,7 +312,7 @@ def _refuse_taken(target: Path) -> None:
 
 
 def _write(text: str, target: Path) -> None:
-    _refuse_taken(target)
+    refuse_taken(target)
     try:
         with target.open("x", encoding="utf-8", errors="backslashreplace") as stream:
             try:
@@ -324,7 +338,7 @@ def _deliver(text: str, options: argparse.Namespace) -> None:
         raise FrAnalysisError("the answer cannot be printed (standard output is closed)")
     if options.format == "html" and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # as the page says of itself
-    _print(_colored(text) if options.format == "text" else text)
+    print_text(_colored(text) if options.format == "text" else text)
 
 
 def _run(options: argparse.Namespace, path: str) -> ExitStatus:
@@ -335,7 +349,7 @@ def _run(options: argparse.Namespace, path: str) -> ExitStatus:
         expected_world_size=options.expected_world_size,
         transform_ft=options.transform_ft,
         group_world_size=options.group_world_size,
-        track=_with_progress,
+        track=with_progress,
     )
     if options.debug:
         sources = [dump.source for dump in trace.dumps.values()]
@@ -355,7 +369,7 @@ def _check_answer(options: argparse.Namespace) -> None:
     target = options.output
     if target is None:
         return
-    _refuse_taken(target)
+    refuse_taken(target)
     folder, reason = target.parent, None
     if not os.path.lexists(folder):
         reason = errno.ENOENT
@@ -422,17 +436,9 @@ def _check_live(options: argparse.Namespace) -> str | None:
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command.
-
-    Args:
-        arguments: the command line without the program's name; None takes ``sys.argv``.
-
-    Returns:
-        An ``ExitStatus``.
-    """
+def _analyze(given: Sequence[str]) -> int:
     parser = _parser()
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(given)
     wrong = _check_live(options)
     if wrong:
         parser.error(wrong)
@@ -447,8 +453,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stacks in options.stacks:
         if not os.path.isfile(stacks):
             parser.error(f"--stacks {stacks}: no such file")
+    return _run(options, path) if options.url is None else _run_live(options)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command.
+
+    Args:
+        arguments: the command line without the program's name; None takes ``sys.argv``.
+
+    Returns:
+        An ``ExitStatus``.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        return _run(options, path) if options.url is None else _run_live(options)
+        if given[:1] == ["reduce"]:
+            from fr_analysis.reduce import main as reduce
+
+            return reduce(given[1:])
+        return _analyze(given)
     except FrAnalysisError as error:
         print(f"fr-analysis: {error}", file=sys.stderr)
         return ExitStatus.BAD_INPUT

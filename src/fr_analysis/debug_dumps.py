@@ -27,6 +27,9 @@ def write_json_copies(dumps: Iterable[Path], directory: Path | None) -> list[str
     for dump in dumps:
         if dump.suffix == ".json":
             continue
+        if dump.parent.is_file():
+            lines.append(f"{dump}: not copied, it is in a reduced file")
+            continue
         target = (directory or dump.parent) / f"{dump.name}.json"
         try:
             content = json.dumps(decode(dump), indent=1, default=repr)

@@ -184,6 +184,12 @@ class Unread:
     rank: int | None = None
 
 
+class UnreadMany(Unread):
+    """A file of many ranks that could not be used; which ranks it has, nobody can tell."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Trace:
     """All that was read: dumps and stacks by rank, and the files that could not be used.

@@ -37,7 +37,7 @@ from fr_analysis.diagnosis import (
     Verdict,
 )
 from fr_analysis.match import Progress
-from fr_analysis.trace import UNKNOWN, Completion
+from fr_analysis.trace import UNKNOWN, Completion, UnreadMany
 
 __all__ = ["attribute"]
 
@@ -297,7 +297,9 @@ class _Attribution:
             return Condition.DEVICE
         if rank in self.trace.dumps:
             return Condition.ALIVE
-        if any(unread.rank == rank for unread in self.trace.unread):
+        if any(
+            unread.rank == rank or isinstance(unread, UnreadMany) for unread in self.trace.unread
+        ):
             return Condition.UNREADABLE
         stacks = self.trace.stacks.get(rank)
         return Condition.ALIVE if stacks and stacks.threads else Condition.SILENT
@@ -489,7 +491,8 @@ class _Attribution:
     def _lacks_a_dump(self) -> bool:
         """Whether a rank's only dump could not be used; stray files and doubles are no loss."""
         return any(
-            unread.rank is not None and unread.rank not in self.trace.dumps
+            isinstance(unread, UnreadMany)
+            or (unread.rank is not None and unread.rank not in self.trace.dumps)
             for unread in self.trace.unread
         )
 

@@ -14,12 +14,21 @@ from typing import Any
 from fr_analysis.errors import FrAnalysisError, NotADump, UnreadableDump, printable
 from fr_analysis.read.decode import decode_distinct
 from fr_analysis.read.dump import MAX_RANK, build_dump, contradiction
-from fr_analysis.read.files import copy_of, find_files, prefix_of_name, rank_of_name
+from fr_analysis.read.files import (
+    Found,
+    Stray,
+    copy_of,
+    find_files,
+    is_reduced,
+    prefix_of_name,
+    rank_of_name,
+)
 from fr_analysis.read.parallel import read_all
+from fr_analysis.read.reduced import Contents, read_reduced
 from fr_analysis.read.stacks import read_stacks
-from fr_analysis.trace import RankDump, RankStacks, Trace, Unread
+from fr_analysis.trace import RankDump, Trace, Unread, UnreadMany
 
-__all__ = ["read_dump", "read_trace"]
+__all__ = ["ft_size_of", "read_contents", "read_dump", "read_trace", "without_strays"]
 
 
 def read_dump(rank: int, path: Path, *, group_world_size: int | None = None) -> RankDump | Unread:
@@ -39,7 +48,7 @@ def read_dump(rank: int, path: Path, *, group_world_size: int | None = None) -> 
     except OSError as error:
         return Unread(path, f"cannot be read ({error.strerror})", rank)
     except NotADump as reason:
-        return _Stray(path, str(reason), rank)
+        return Stray(path, str(reason), rank)
     except UnreadableDump as reason:
         return Unread(path, str(reason), rank)
     except (MemoryError, RecursionError) as error:
@@ -74,12 +83,6 @@ def _read_content(rank: int, path: Path, group_world_size: int | None) -> RankDu
 _LEFT_OVER_NS = 600 * 1_000_000_000
 
 
-class _Stray(Unread):
-    """A file of another kind: reported only if its name is like those of the dumps."""
-
-    __slots__ = ()
-
-
 class _Shared:
     """Side tables that many ranks have alike, kept once: in a large job they outweigh the rest."""
 
@@ -103,7 +106,7 @@ class _Shared:
 
 
 class _FileReader:
-    """Reads a file: the dump; where that is damaged, its copy in JSON too, if there is one.
+    """Reads a file: a reduced one, or a dump; where that is damaged, its copy in JSON too.
 
     Which files it has read before makes no difference but for the memory, and for the time that it
     takes to hand results on to another process.
@@ -113,7 +116,12 @@ class _FileReader:
         self._group_world_size = group_world_size
         self._shared = _Shared()
 
-    def __call__(self, rank: int, path: Path) -> list[RankDump | Unread]:
+    def __call__(self, rank: int, path: Path) -> list[RankDump | Unread] | Contents:
+        if is_reduced(path):
+            try:
+                return read_reduced(path, group_world_size=self._group_world_size)
+            except UnreadableDump as reason:
+                return [UnreadMany(path, str(reason))]
         result = read_dump(rank, path, group_world_size=self._group_world_size)
         if isinstance(result, RankDump):
             return [self._shared.once(result)]
@@ -123,13 +131,13 @@ class _FileReader:
         return [result, copy]
 
 
-def _without_strays(unread: list[Unread], dumps: list[RankDump]) -> list[Unread]:
+def without_strays(unread: Sequence[Unread], dumps: Sequence[RankDump]) -> list[Unread]:
     """Leave out files of another kind that only happen to end in a number, such as logs."""
     prefixes = {prefix_of_name(dump.source.name) for dump in dumps}
     return [
-        Unread(found.path, found.reason, found.rank)
+        Unread(found.path, found.reason, found.rank) if isinstance(found, Stray) else found
         for found in unread
-        if not isinstance(found, _Stray) or prefix_of_name(found.path.name) in prefixes
+        if not isinstance(found, Stray) or prefix_of_name(found.path.name) in prefixes
     ]
 
 
@@ -218,20 +226,65 @@ def _one_per_rank(dumps: list[RankDump]) -> tuple[dict[int, RankDump], list[Unre
     return chosen, doubles
 
 
-def _read_snapshots(paths: Sequence[Path]) -> tuple[dict[int, RankStacks], list[Unread]]:
-    """Stacks by rank, of the last snapshot that has some, and the files that are none."""
-    stacks: dict[int, RankStacks] = {}
-    unread: list[Unread] = []
+def _read_snapshots(paths: Sequence[Path], contents: Contents) -> None:
+    """Add what snapshots hold, and those that hold nothing."""
     for path in paths:
         try:
-            found = read_stacks(path)
+            contents.add_stacks(read_stacks(path))
         except UnreadableDump as reason:
-            unread.append(Unread(path, str(reason)))
+            contents.bad_stacks.append(Unread(path, str(reason)))
+
+
+def ft_size_of(transform_ft: bool, group_world_size: int | None) -> int | None:
+    """How many ranks a replica group of torchft has; None where ranks are those of the job.
+
+    Raises:
+        FrAnalysisError: the job is of torchft, and the size is not given.
+    """
+    if transform_ft and (group_world_size is None or group_world_size < 1):
+        raise FrAnalysisError(
+            "--transform-ft needs --group-world-size: the ranks in one replica group of torchft"
+        )
+    return group_world_size if transform_ft else None
+
+
+def read_contents(
+    found: Found,
+    *,
+    stacks: Sequence[str | os.PathLike[str]] = (),
+    track: Callable[[Sequence[tuple[int, Path]]], Iterable[tuple[int, Path]]] = iter,
+    group_world_size: int | None = None,
+    executor: Executor | None = None,
+) -> Contents:
+    """Read files each on its own, deciding nothing about them together.
+
+    Args:
+        found: the files.
+        stacks, track, executor: as of ``read_trace``.
+        group_world_size: ranks in one torchft replica group; None for any other job.
+
+    Returns:
+        All that they hold, what reduced files carry included.
+    """
+    contents = Contents(misfits=list(found.misfits))
+    shared = _Shared()
+    for results in read_all(_FileReader(group_world_size), found.dumps, track, executor):
+        if isinstance(results, Contents):
+            results.dumps = list(map(shared.once, results.dumps))
+            contents.add(results)
             continue
-        for rank, answer in found.items():
-            if answer.threads or rank not in stacks:
-                stacks[rank] = answer
-    return stacks, unread
+        for result in results:
+            if isinstance(result, Unread):
+                contents.unread.append(result)
+            else:
+                contents.dumps.append(shared.once(result))
+    # As their files lie when they are not reduced.
+    contents.dumps.sort(key=lambda dump: dump.rank)
+    contents.unread.sort(key=lambda unread: -1 if unread.rank is None else unread.rank)
+    if stacks:
+        contents.stacks, contents.bad_stacks = {}, []
+    _read_snapshots([Path(name) for name in stacks] or found.stacks, contents)
+    return contents
 
 
 def read_trace(
@@ -265,38 +318,29 @@ def read_trace(
     Raises:
         FrAnalysisError: there is nothing to read, or nothing of it could be read.
     """
-    if transform_ft and (group_world_size is None or group_world_size < 1):
-        raise FrAnalysisError(
-            "--transform-ft needs --group-world-size: the ranks in one replica group of torchft"
-        )
-    ft_size = group_world_size if transform_ft else None
+    ft_size = ft_size_of(transform_ft, group_world_size)
     found = find_files(path, pattern)
-    unread = list(found.misfits)
-    dumps: list[RankDump] = []
-    shared = _Shared()
-    for results in read_all(_FileReader(ft_size), found.dumps, track, executor):
-        for result in results:
-            if isinstance(result, Unread):
-                unread.append(result)
-            else:
-                dumps.append(shared.once(result))
+    contents = read_contents(
+        found, stacks=stacks, track=track, group_world_size=ft_size, executor=executor
+    )
+    dumps = contents.dumps
+    unread = contents.misfits + contents.unread
     if not dumps:
         first = unread[0]
         more = f" (and {len(unread) - 1} more files)" if len(unread) > 1 else ""
         raise FrAnalysisError(
             f"{printable(first.path)}: {first.reason}{more}; no dump could be read"
         )
-    unread = _without_strays(unread, dumps)
+    unread = without_strays(unread, dumps)
     stale: list[Unread] = []
     if ft_size is None:
         dumps, stale = _separate_runs(dumps)
         dumps, leftovers = _leftovers(dumps)
         stale += leftovers
     by_rank, doubles = _one_per_rank(dumps)
-    rank_stacks, bad_stacks = _read_snapshots([Path(name) for name in stacks] or found.stacks)
     return Trace(
         dumps=dict(sorted(by_rank.items())),
-        stacks=rank_stacks,
-        unread=tuple(unread + stale + doubles + bad_stacks),
+        stacks=contents.stacks,
+        unread=tuple(unread + stale + doubles + contents.bad_stacks),
         expected_world_size=expected_world_size,
     )

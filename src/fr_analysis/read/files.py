@@ -2,7 +2,8 @@
 
 Names in use: ``rank_3``, ``_dump_3``, ``nccl_trace_rank_3``, ``comm_lib_trace_rank_3``,
 ``nccl_trace_rank_node02_5`` (a host in front), ``rank_3.json``, ``_dump_3.pkl.gz``. The
-rank is the last number of the name.
+rank is the last number of the name. Only reduced files, which hold many ranks, may have any name:
+a file whose name tells no rank is opened to see whether it is one.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import fnmatch
 import glob
 import os
 import re
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,6 +58,44 @@ def rank_of_stacks_name(name: str) -> int | None:
     return int(match["rank"]) if match else None
 
 
+class Stray(Unread):
+    """A file of another kind: reported only if its name is like those of the dumps."""
+
+    __slots__ = ()
+
+
+_PARQUET = b"PAR1"
+"""The first and the last bytes of Parquet."""
+_OF_OURS = b"fr_analysis"
+"""In the footer of a reduced file."""
+
+
+def is_reduced(file: Path) -> bool:
+    """Whether a file is a reduced one, which holds many ranks: told by its bytes, not its name.
+
+    One that is damaged at one end is told by the other; Parquet of another kind by its footer.
+    """
+    try:
+        if not stat.S_ISREG(file.stat().st_mode):
+            return False
+        with file.open("rb") as stream:
+            head = stream.read(len(_PARQUET))
+            size = stream.seek(0, os.SEEK_END)
+            stream.seek(max(size - 8, 0))
+            tail = stream.read()
+            if head != _PARQUET or tail[4:] != _PARQUET:
+                return _PARQUET in (head, tail[4:])
+            # The length of the footer stands before the last bytes.
+            stream.seek(max(size - 8 - int.from_bytes(tail[:4], "little"), 0))
+            return _OF_OURS in stream.read()
+    except OSError:
+        return False
+
+
+def _is_wanted(file: Path) -> bool:
+    return rank_of_name(file.name) is not None or is_reduced(file)
+
+
 def _leads_to_directory(child: os.DirEntry[str]) -> bool:
     try:
         return child.is_dir()
@@ -94,7 +134,7 @@ class _Search:
             self.misfits.append(Unread(directory, reason))
         if self.pattern is not None:
             files = [file for file in files if fnmatch.fnmatch(file.name, self.pattern)]
-        files = _without_copies([f for f in files if rank_of_name(f.name) is not None])
+        files = _without_copies([f for f in files if _is_wanted(f)])
         if files:
             prefixes = {prefix_of_name(file.name) for file in files}
             self.misfits.extend(
@@ -158,7 +198,7 @@ def find_files(path: str | os.PathLike[str], pattern: str | None = None) -> Foun
     else:
         matches = sorted(map(Path, glob.glob(text) or glob.glob(glob.escape(text) + "*")))
         files = [match for match in matches if not match.is_dir()]
-        files = _without_copies([f for f in files if rank_of_name(f.name) is not None])
+        files = _without_copies([f for f in files if _is_wanted(f)])
         if not files:
             raise FrAnalysisError(
                 f"{shown}: no such file or directory, and no dump's name begins with it"
@@ -167,7 +207,7 @@ def find_files(path: str | os.PathLike[str], pattern: str | None = None) -> Foun
     dumps: list[tuple[int, Path]] = []
     for file in files:
         rank = rank_of_name(file.name)
-        if rank is None and len(files) == 1:
+        if rank is None and (len(files) == 1 or is_reduced(file)):
             rank = 0
         if rank is None or rank > MAX_RANK:
             misfits.append(Unread(file, f"its name tells no rank from 0 to {MAX_RANK}"))
