@@ -537,9 +537,14 @@ def build_dump(
         operations,
     )
     names = [name.name for name in recorded_groups.items]
+    newest_last = entries.by_last()
     local_ids = {
         names[at]: local
-        for at, local in zip(recorded_groups.column.tolist(), distinct_id.tolist(), strict=True)
+        for at, local in zip(
+            recorded_groups.column[newest_last].tolist(),
+            distinct_id[newest_last].tolist(),
+            strict=True,
+        )
     }
     recorded_names = {group.name for group in groups.index}
     for name, (group_name, _) in declared.items():

@@ -65,6 +65,13 @@ class Entries:
         """From one value per distinct entry to one per entry."""
         return column if self.repeats is None else column[self.repeats.entry]
 
+    def by_last(self) -> IntColumn:
+        """The distinct entries in the order of the last entry that is like each."""
+        last = np.arange(len(self.distinct))
+        if self.repeats is not None:
+            last[self.repeats.entry] = np.arange(len(self.repeats.entry))
+        return np.argsort(last)
+
     def numbers(self, name: str, convert: Callable[[object], int]) -> IntColumn:
         """A counting field as a column, one number per entry.
 

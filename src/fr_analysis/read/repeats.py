@@ -8,9 +8,10 @@ hold numbers and times; entries that are alike are left out, all but the first, 
 a small pickle, which is decoded as any other. The numbers and times of all entries are taken from
 the bytes, as columns.
 
-Opcodes: the module ``pickletools`` of Python. Understood are those of plain data as the picklers of
-torch (protocol 2) and of Python (2 to 5) write them. Whatever is otherwise is no error here: the
-dump is then decoded whole.
+Opcodes: the module ``pickletools`` of Python. Understood are those of plain data in protocol 2, in
+which torch writes, by its own pickler or by Python's. Whatever is otherwise is no error here: the
+dump is then decoded whole. (From protocol 4 on values are numbered by counting, so that nothing can
+be left out.)
 """
 
 from __future__ import annotations
@@ -56,16 +57,16 @@ def _code(opcode: bytes) -> int:
     return opcode[0]
 
 
-_PROTO, _STOP, _FRAME = map(_code, (pickle.PROTO, pickle.STOP, pickle.FRAME))
+_PROTO, _STOP = map(_code, (pickle.PROTO, pickle.STOP))
 _MARK, _APPEND, _APPENDS = map(_code, (pickle.MARK, pickle.APPEND, pickle.APPENDS))
 _SETITEM, _SETITEMS = map(_code, (pickle.SETITEM, pickle.SETITEMS))
 _TUPLE, _TUPLE1, _TUPLE2, _TUPLE3 = map(
     _code, (pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3)
 )
 _EMPTY_DICT, _EMPTY_LIST = map(_code, (pickle.EMPTY_DICT, pickle.EMPTY_LIST))
-_TEXT, _SHORT_TEXT, _LONG1 = map(_code, (pickle.BINUNICODE, pickle.SHORT_BINUNICODE, pickle.LONG1))
+_TEXT, _LONG1 = map(_code, (pickle.BINUNICODE, pickle.LONG1))
 _GET, _LONG_GET = map(_code, (pickle.BINGET, pickle.LONG_BINGET))
-_PUT, _LONG_PUT, _MEMOIZE = map(_code, (pickle.BINPUT, pickle.LONG_BINPUT, pickle.MEMOIZE))
+_PUT, _LONG_PUT = map(_code, (pickle.BINPUT, pickle.LONG_BINPUT))
 _FLOAT = _code(pickle.BINFLOAT)
 
 _INTEGERS = {_code(pickle.BININT1): 1, _code(pickle.BININT2): 2, _code(pickle.BININT): 4}
@@ -80,7 +81,7 @@ _PUSHES = {
     _LONG_GET: 5,
 }
 """Opcodes that put a value on the stack, and their length with their arguments."""
-_PUTS = {_PUT: 2, _LONG_PUT: 5, _MEMOIZE: 1}
+_PUTS = {_PUT: 2, _LONG_PUT: 5}
 _TUPLES = {_TUPLE1: 1, _TUPLE2: 2, _TUPLE3: 3}
 
 _ARGUMENT = np.zeros(256, dtype=np.int64)
@@ -117,9 +118,6 @@ class _Walker:
 
     def _put(self, at: int, opcode: int) -> None:
         """A value is given a number, by which later ones refer to it."""
-
-    def _frame(self, at: int) -> None:
-        """The length of what follows, which the shortened pickle will not have."""
 
     def _closed(self, opcode: int, height: int) -> bool:
         """A list or dictionary gets the values above a height; returns whether to end."""
@@ -165,9 +163,6 @@ class _Walker:
                 elif opcode == _TEXT:
                     stack.append(at)
                     at += 5 + int.from_bytes(content[at + 1 : at + 5], "little")
-                elif opcode == _SHORT_TEXT:
-                    stack.append(at)
-                    at += 2 + content[at + 1]
                 elif opcode == _SETITEM:
                     del stack[-2:]
                     at += 1
@@ -175,9 +170,6 @@ class _Walker:
                     del stack[marks.pop() :]
                     stack.append(at)
                     at += 1
-                elif opcode == _FRAME:
-                    self._frame(at)
-                    at += 9
                 elif opcode == _PROTO:
                     at += 2
                 elif opcode == _STOP:
@@ -199,14 +191,13 @@ class _Names:
 
     def add(self, number: int, at: int) -> None:
         """The value at this place is given a number."""
-        if self._content[at] in (_TEXT, _SHORT_TEXT):
+        if self._content[at] == _TEXT:
             self.text_of[number] = self._text(at)
 
     def _text(self, at: int) -> str:
-        content = self._content
-        start = at + (5 if content[at] == _TEXT else 2)
-        length = int.from_bytes(content[at + 1 : start], "little")
-        return content[start : start + length].decode("utf-8", "replace")
+        start = at + 5
+        length = int.from_bytes(self._content[at + 1 : start], "little")
+        return self._content[start : start + length].decode("utf-8", "replace")
 
     def number_at(self, at: int) -> int | None:
         """The number that a reference at this place has; None where there is none."""
@@ -222,7 +213,7 @@ class _Names:
         number = self.number_at(at)
         if number is not None:
             return self.text_of.get(number)
-        return self._text(at) if self._content[at] in (_TEXT, _SHORT_TEXT) else None
+        return self._text(at) if self._content[at] == _TEXT else None
 
     def numbers_of(self, text: str) -> list[int]:
         """By which numbers a text can be referred to."""
@@ -239,8 +230,7 @@ class _Layout:
             layout: all but the arguments of opcodes. told: for each that holds what the entry
             tells, apart from numbers and times.
         numbers: place, bytes and signedness of the counting fields that are integers.
-        puts: places of the numbers, of four bytes, that values are given. memoized: how many
-            values are given the next number, without saying which that is.
+        puts: places of the numbers, of four bytes, that values are given.
     """
 
     length: int
@@ -249,14 +239,10 @@ class _Layout:
     told: Words
     numbers: dict[str, tuple[int, int, bool]]
     puts: IntColumn
-    memoized: int
 
 
 class _Entry(_Walker):
     """Steps through one entry."""
-
-    def _frame(self, at: int) -> None:
-        raise _Irregular
 
     def _closed(self, opcode: int, height: int) -> bool:
         return height == 1 and not self.marks
@@ -317,7 +303,6 @@ class _Entry(_Walker):
             _mask(changes),
             numbers,
             puts,
-            int((opcodes == _MEMOIZE).sum()),
         )
 
 
@@ -437,53 +422,45 @@ class _Rows:
                 left, words = left[~alike], words[~alike]
         self.first_put = np.full(len(starts), -1, dtype=np.int64)
         self.last_put = self.first_put.copy()
-        self._look_at_puts()
+        self._look_at_puts(most=len(content))
         breaks = np.append(np.flatnonzero(self.layout < 0), len(starts))
         self.run_end = breaks[np.searchsorted(breaks, np.arange(len(starts)))]
 
-    def _look_at_puts(self) -> None:
-        """Take the numbers that values are given; without entries where they do not rise."""
+    def _look_at_puts(self, most: int) -> None:
+        """Take the numbers that values are given; no entry is one in which they do not count up."""
         for at, layout in enumerate(self.layouts):
             if not len(layout.puts):
                 continue
             rows = np.flatnonzero(self.layout == at)
             numbers = self.bytes.numbers(self.starts[rows, None] + layout.puts)
             self.first_put[rows], self.last_put[rows] = numbers[:, 0], numbers[:, -1]
-            self.layout[rows[(numbers[:, 1:] <= numbers[:, :-1]).any(axis=1)]] = -1
+            falls = (numbers[:, 1:] <= numbers[:, :-1]).any(axis=1)
+            self.layout[rows[falls | (numbers[:, -1] >= most)]] = -1
 
 
 class _Whole(_Walker):
     """Steps through a dump, over the entries that are alike.
 
     Attributes:
-        entries: places of all entries. frames: places of FRAME opcodes.
+        entries: places of all entries.
         runs: rows stepped over, from one to before another.
     """
 
     def __init__(self, content: bytes) -> None:
         super().__init__(content)
         self.entries: list[int] = []
-        self.frames: list[int] = []
         self.runs: list[tuple[int, int]] = []
         self.found: _Rows | None = None
         self._names = _Names(content)
         self._list_of_entries = -1
         self._last_put = -1
-        self._memoized = 0
-
-    def _frame(self, at: int) -> None:
-        self.frames.append(at)
 
     def _put(self, at: int, opcode: int) -> None:
-        if opcode == _MEMOIZE:
-            number = self._memoized
-        else:
-            number = int.from_bytes(self.content[at + 1 : at + _PUTS[opcode]], "little")
-            # Picklers count; with a number given twice it would matter what is left out.
-            if number <= self._last_put:
-                raise _Irregular
-            self._last_put = number
-        self._memoized += 1
+        number = int.from_bytes(self.content[at + 1 : at + _PUTS[opcode]], "little")
+        # Picklers count; with a number given twice it would matter what is left out.
+        if not self._last_put < number < len(self.content):
+            raise _Irregular
+        self._last_put = number
         self._names.add(number, self.stack[-1])
 
     def _closed(self, opcode: int, height: int) -> bool:
@@ -536,8 +513,6 @@ class _Whole(_Walker):
             if first[0] <= self._last_put or (first[1:] <= last[:-1]).any():
                 raise _Irregular
             self._last_put = int(last[-1])
-        memoized = np.array([layout.memoized for layout in rows.layouts])
-        self._memoized += int(memoized[rows.layout[row:end]].sum())
         self.runs.append((row, end))
         self.stack += rows.starts[row:end].tolist()
         return int(rows.ends[end - 1])
@@ -557,7 +532,7 @@ def _starts(content: npt.NDArray[np.uint8], begin: bytes) -> IntColumn:
     places = places[places >= 6]
     starts = np.full(len(places), -1, dtype=np.int64)
     # The first values are given numbers of one byte: entries among them are decoded as they are.
-    for put, length in ((None, 0), (_LONG_PUT, 5), (_MEMOIZE, 1)):
+    for put, length in ((None, 0), (_LONG_PUT, 5)):
         start = places - 1 - length
         fits = content[start] == _EMPTY_DICT
         if put is not None:
@@ -653,9 +628,11 @@ def _shorten(
         return None
     like[place] = place[first]
     kept = like == np.arange(len(like))
+    if kept.all():
+        return None
     index = np.cumsum(kept) - 1
     return Shortened(
-        b"".join(_without(content, walk, rows, stepped_over[~kept[place]])),
+        b"".join(_without(content, rows, stepped_over[~kept[place]])),
         int(kept.sum()),
         Repeats(index[like], _numbers(rows, stepped_over, place)),
     )
@@ -703,29 +680,14 @@ def _numbers(
     return found
 
 
-def _without(content: bytes, walk: _Whole, rows: _Rows, left_out: IntColumn) -> Iterator[bytes]:
+def _without(content: bytes, rows: _Rows, left_out: IntColumn) -> Iterator[bytes]:
     """The pieces of the pickle that remain."""
     starts, ends = rows.starts[left_out], rows.ends[left_out]
-    memoized = np.array([layout.memoized for layout in rows.layouts])[rows.layout[left_out]]
-    breaks = np.flatnonzero(starts[1:] != ends[:-1]) + 1
-    first, last = np.append(0, breaks), np.append(breaks, len(starts)) - 1
-    cuts = []
-    if len(starts):
-        counted = np.append(0, np.cumsum(memoized))
-        cuts = list(
-            zip(
-                starts[first].tolist(),
-                ends[last].tolist(),
-                (counted[last + 1] - counted[first]).tolist(),
-                strict=True,
-            )
-        )
-    cuts += [(at, at + 9, 0) for at in walk.frames]
+    # Rows that follow one another are cut out at once.
+    alone = starts[1:] != ends[:-1]
+    begins, stops = starts[np.append(True, alone)], ends[np.append(alone, True)]
     at = 0
-    for start, end, count in sorted(cuts):
-        yield content[at:start]
-        if count:
-            # The numbers that follow must stay the same.
-            yield pickle.NONE + count * pickle.MEMOIZE + pickle.POP
-        at = end
+    for begin, stop in zip(begins.tolist(), stops.tolist(), strict=True):
+        yield content[at:begin]
+        at = stop
     yield content[at:]

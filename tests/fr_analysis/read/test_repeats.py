@@ -73,8 +73,8 @@ def read_short(path: Path) -> tuple[RankDump | str, bool]:
 
 
 def assert_same(found: RankDump | str, expected: RankDump | str) -> None:
-    if isinstance(found, str) and isinstance(expected, str):
-        return  # how much memory is in use decides which of two things is refused first
+    if isinstance(expected, str) and (isinstance(found, str) or "memory" in expected):
+        return  # how much memory is in use decides what is refused, and which of two things first
     assert isinstance(found, RankDump), found
     assert isinstance(expected, RankDump), expected
     for column in dataclasses.fields(Operations):
@@ -126,7 +126,7 @@ def as_it_is(content: dict[str, Any]) -> dict[str, Any]:
     return content
 
 
-@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+@pytest.mark.parametrize("protocol", [2, 3])
 @pytest.mark.parametrize("change", [as_it_is, with_transfers, as_before_2_2, with_odd_numbers])
 def test_the_same_as_read_whole(
     protocol: int, change: Callable[[dict[str, Any]], dict[str, Any]], tmp_path: Path
@@ -150,9 +150,8 @@ def test_dumps_made_for_measuring_are_as_torch_writes_them(by_torch: bytes) -> N
     assert torch_pickler.dumps(content, [*frames, content]) == by_torch
 
 
-@pytest.mark.parametrize("protocol", [2, 4])
-def test_most_is_left_out(protocol: int) -> None:
-    short = shortened(pickled(dump_of(JOB, RANK), protocol))
+def test_most_is_left_out() -> None:
+    short = shortened(pickled(dump_of(JOB, RANK)))
     assert short is not None
     assert (len(short.repeats.entry), short.kept < 60) == (401, True)
 
@@ -253,11 +252,16 @@ def test_a_number_given_twice_is_not_taken_for_the_first(tmp_path: Path) -> None
     assert "?" in {frame.name for stack in changed.stacks for frame in stack}
 
 
+@pytest.mark.parametrize("protocol", [4, 5])
+def test_values_that_are_numbered_by_counting_are_read_whole(protocol: int, tmp_path: Path) -> None:
+    assert not compare(pickled(dump_of(JOB, RANK), protocol), tmp_path)
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_damaged_dumps_read_the_same(seed: int, by_torch: bytes, tmp_path: Path) -> None:
     """Bytes changed, cut out or doubled at random: whatever becomes of it, both ways agree."""
     random_ = random.Random(seed)
-    whole = by_torch if seed % 2 else pickled(dump_of(JOB, RANK), 4 if seed % 4 else 2)
+    whole = by_torch if seed % 2 else pickled(dump_of(JOB, RANK), 2 + seed % 4 // 2)
     left_out = 0
     for _ in range(60):
         content = bytearray(whole)
