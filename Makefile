@@ -13,7 +13,7 @@ LYCHEE = $(BIN)/lychee --include-fragments --root-dir $(CURDIR)/$(SITE) --no-pro
     --exclude-path '_static/'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup html test lint linkcheck linkcheck-external linklist compare bench gallery-sync readme browser screenshot serve clean
+.PHONY: help setup html test lint linkcheck linkcheck-external linklist compare bench bench-gate gallery-sync readme browser screenshot serve clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,6 +64,9 @@ compare: setup  ## right and wrong answers beside torchfrtrace, on made dumps (_
 
 bench: setup  ## speed beside torchfrtrace and plain reading (some minutes; benchmarks/results.json)
 	@$(BIN)/python -m benchmarks.bench
+
+bench-gate: setup  ## fail if 512 ranks take more than 1.5 times as long as plain reading
+	@$(BIN)/python -m benchmarks.bench --gate 1.5
 
 serve: html  ## build, then serve the site on PORT (8000)
 	@$(BIN)/python -m http.server --bind 127.0.0.1 --directory $(SITE) $(PORT)

@@ -1,5 +1,6 @@
 """Fixtures for tests of several folders."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,7 +8,18 @@ import pytest
 from playwright.sync_api import Browser, sync_playwright
 
 from site_build.browser import CHROMIUM_OPTIONS, find_chromium
+from site_build.budget import told
 from support import ROOT, Watched, sphinx_build
+
+ALL_TESTS_S = 1800
+"""How long all tests may take, on two cores."""
+
+START = time.monotonic()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what was spent of the time budget."""
+    terminalreporter.line(told("tests", time.monotonic() - START, ALL_TESTS_S))
 
 
 @pytest.fixture(scope="session")

@@ -2,11 +2,12 @@
 
 from sphinx.application import Sphinx
 
-from site_build import cards, demos, gallery, gallery_index, pages
+from site_build import budget, cards, demos, gallery, gallery_index, pages
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register everything with Sphinx."""
+    budget.setup(app)
     cards.setup(app)
     pages.setup(app)
     demos.setup(app)
