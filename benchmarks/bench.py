@@ -5,7 +5,7 @@ other, with the collector off, and the same in as many processes as there are co
 every tool runs once; a ratio is made within a round, and its median and spread over the rounds are
 printed. Times in seconds are kept in the results, but say more of the machine than of the tools::
 
-    python -m benchmarks.bench            # all sizes, results into benchmarks/results.json
+    python -m benchmarks.bench            # all sizes; see benchmarks.results for what is kept
     python -m benchmarks.bench --gate 1.5 # one size; fails where the ratio to the floor is above
 """
 
@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import importlib.metadata
-import json
 import os
 import platform
 import subprocess
@@ -30,11 +29,12 @@ from typing import Any
 import psutil
 
 from benchmarks.inputs import LargeJob, write_job
+from benchmarks.results import as_markdown, keep, spread
 
 FOLDER = Path("_build/bench")
-RESULTS = Path("benchmarks/results.json")
-TABLE = Path("benchmarks/results.md")
 BIN = Path(sys.executable).parent
+ENVIRONMENT = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+"""Tools run as they are installed: compiled."""
 LIMIT_S = 300
 
 FLOOR = """
@@ -62,7 +62,8 @@ class Tool:
     """A command to measure.
 
     Attributes:
-        name: in the table. command: with ``DUMPS`` for the folder.
+        name: in the table. command: with ``DUMPS`` for the folder, ``REDUCED`` for the file that
+            it is reduced to.
         answers: whether its output must name the missing rank.
     """
 
@@ -74,6 +75,7 @@ class Tool:
 FLOOR_TOOL = Tool("floor", (sys.executable, "-c", FLOOR, "DUMPS", "1"))
 OURS = Tool("fr-analysis", (str(BIN / "fr-analysis"), "DUMPS"), answers=True)
 CORES_FLOOR = Tool("floor, all cores", (sys.executable, "-c", FLOOR, "DUMPS", str(os.cpu_count())))
+REDUCED = Tool("fr-analysis, reduced", (str(BIN / "fr-analysis"), "REDUCED"), answers=True)
 TORCH = Tool("torchfrtrace", (str(BIN / "torchfrtrace"), "DUMPS", "-p", "rank_"))
 
 
@@ -92,7 +94,7 @@ ALONE = (FLOOR_TOOL, OURS, CORES_FLOOR)
 CASES = (
     Case("64 ranks, healthy", LargeJob(64, 1000, missing=None), ALL, rounds=5),
     Case("512 ranks, healthy", LargeJob(512, 1339, missing=None), ALL),
-    Case("512 ranks, one missing", LargeJob(512, 1339), ALL, rounds=5),
+    Case("512 ranks, one missing", LargeJob(512, 1339), (*ALL, REDUCED), rounds=5),
     Case("512 ranks, with transfers", LargeJob(512, 1339, transfers=True), ALL),
     Case("512 ranks, JSON", LargeJob(512, 1339, as_json=True), ALONE),
     Case("1,024 ranks, one group", LargeJob(1024, 500, missing=None, one_group=True), ALL),
@@ -123,9 +125,12 @@ def _memory(process: psutil.Process) -> float:
 
 def run(tool: Tool, dumps: Path) -> tuple[float, float, str]:
     """Run a command on dumps; returns its seconds, its peak memory in megabytes, its output."""
-    command = [str(dumps) if word == "DUMPS" else word for word in tool.command]
+    files = {"DUMPS": str(dumps), "REDUCED": str(_reduced(dumps))}
+    command = [files.get(word, word) for word in tool.command]
     start = time.perf_counter()
-    process = psutil.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = psutil.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=ENVIRONMENT
+    )
     peak = 0.0
     over = threading.Event()
 
@@ -152,9 +157,22 @@ def run(tool: Tool, dumps: Path) -> tuple[float, float, str]:
     return seconds, peak, output
 
 
+def _reduced(dumps: Path) -> Path:
+    return dumps.with_suffix(".parquet")
+
+
+def _reduce(dumps: Path) -> None:
+    """Reduce a job's dumps to one file, as the epilogue of a job does with those of a node."""
+    _reduced(dumps).unlink(missing_ok=True)
+    command = [str(BIN / "fr-analysis"), "reduce", str(dumps), "-o", str(_reduced(dumps))]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=ENVIRONMENT)
+
+
 def measure(case: Case, dumps: Path) -> dict[str, Measured]:
     """Run all tools of a case, in turns."""
     measured = {tool.name: Measured() for tool in case.tools}
+    if REDUCED in case.tools:
+        _reduce(dumps)
     for turn in range(case.rounds):
         # Every other round the other way round: no tool always runs on files that are warm.
         for tool in case.tools if turn % 2 == 0 else case.tools[::-1]:
@@ -187,31 +205,6 @@ def ratios(result: Measured, base: Measured) -> list[float]:
     return [a / b for a, b in zip(result.seconds, base.seconds, strict=False)]
 
 
-def _text(values: Sequence[float]) -> str:
-    return f"{median(values):.2f} ({min(values):.2f}-{max(values):.2f})" if values else "-"
-
-
-def table(results: dict[str, Any]) -> str:
-    """The results as a table in Markdown."""
-    lines = [
-        "| Job | entries | fr-analysis, times the floor | on all cores, the floor itself "
-        "| torchfrtrace, times fr-analysis | peak memory of fr-analysis |",
-        "|---|---|---|---|---|---|",
-    ]
-    for name, case in results["cases"].items():
-        tools = case["tools"]
-        torch = tools.get("torchfrtrace")
-        compared = "not run" if torch is None else torch["failed"] or _text(torch["times_ours"])
-        cores = tools.get("floor, all cores")
-        ours = tools["fr-analysis"]
-        lines.append(
-            f"| {name} | {case['entries']:,} | {_text(ours['times_floor'])} "
-            f"| {_text(cores['times_floor']) if cores else 'not run'} | {compared} "
-            f"| {max(ours['peak_mb'], default=0):.0f} MB |"
-        )
-    return "\n".join(lines) + "\n"
-
-
 def startup() -> dict[str, float]:
     """Seconds of ``fr-analysis --version``, and of an interpreter that does nothing."""
     seconds = {}
@@ -222,10 +215,16 @@ def startup() -> dict[str, float]:
         times = []
         for _ in range(9):
             start = time.perf_counter()
-            subprocess.run(command, check=True, capture_output=True)
+            subprocess.run(command, check=True, capture_output=True, env=ENVIRONMENT)
             times.append(time.perf_counter() - start)
         seconds[name] = median(times)
     return seconds
+
+
+def _processor() -> str:
+    with open("/proc/cpuinfo", encoding="utf-8") as stream:
+        names = [line.partition(":")[2].strip() for line in stream if line.startswith("model name")]
+    return names[0] if names else platform.machine()
 
 
 def measure_cases(cases: Sequence[Case]) -> dict[str, Any]:
@@ -251,7 +250,8 @@ def measure_cases(cases: Sequence[Case]) -> dict[str, Any]:
         found[case.name] = {
             "ranks": case.job.ranks,
             "entries": case.job.recorded(),
-            "megabytes": sum(file.stat().st_size for file in dumps.iterdir()) / 1e6,
+            "bytes": sum(file.stat().st_size for file in dumps.iterdir()),
+            "reduced_bytes": _reduced(dumps).stat().st_size if REDUCED in case.tools else None,
             "tools": {
                 name: {
                     "seconds": result.seconds,
@@ -265,7 +265,8 @@ def measure_cases(cases: Sequence[Case]) -> dict[str, Any]:
         }
     names = ("torch", "numpy", "fr-analysis")
     return {
-        "machine": {"cores": os.cpu_count(), "processor": platform.processor() or "unknown"},
+        "machine": {"cores": os.cpu_count(), "processor": _processor()},
+        "date": time.strftime("%Y-%m-%d"),
         "python": platform.python_version(),
         "versions": {name: importlib.metadata.version(name) for name in names},
         "startup_s": startup(),
@@ -282,18 +283,14 @@ def main() -> int:
         results = measure_cases([GATE])
         times_floor = results["cases"][GATE.name]["tools"]["fr-analysis"]["times_floor"]
         failed = results["cases"][GATE.name]["tools"]["fr-analysis"]["failed"]
-        print(f"fr-analysis at 512 ranks: {_text(times_floor)} times the floor")
+        print(f"fr-analysis at 512 ranks: {spread(times_floor)} times the floor")
         if failed or median(times_floor) > options.gate:
             print(f"bench: {failed or f'more than {options.gate} times the floor'}")
             return 1
         return 0
     results = measure_cases(CASES)
-    text = table(results)
-    RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    TABLE.write_text(text, encoding="utf-8")
-    print(text)
-    print(f"Start-up: {results['startup_s']}")
-    print("NVIDIA's CollectiveAnalyzer: not measured, this benchmark does not run it")
+    keep(results)
+    print(as_markdown(results))
     return 0
 
 
