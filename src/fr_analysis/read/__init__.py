@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import gc
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
@@ -15,10 +16,10 @@ from typing import Any
 from fr_analysis.errors import FrAnalysisError, NotADump, UnreadableDump, printable
 from fr_analysis.read.decode import decode
 from fr_analysis.read.dump import MAX_RANK, build_dump, contradiction
-from fr_analysis.read.files import copy_of, find_files, prefix_of_name, rank_of_name
+from fr_analysis.read.files import Found, copy_of, find_files, is_url, prefix_of_name, rank_of_name
 from fr_analysis.read.parallel import read_all
 from fr_analysis.read.stacks import read_stacks
-from fr_analysis.trace import RankDump, RankStacks, Trace, Unread
+from fr_analysis.trace import RankDump, RankStacks, Source, Trace, Unread
 
 __all__ = ["read_dump", "read_trace"]
 
@@ -35,7 +36,7 @@ def read_dump(rank: int, path: Path, *, group_world_size: int | None = None) -> 
         The rank's dump, or why the file is none.
     """
     try:
-        with _collector_off():
+        with _ONE_AT_A_TIME, _collector_off():
             return _read_content(rank, path, group_world_size)
     except OSError as error:
         return Unread(path, f"cannot be read ({error.strerror})", rank)
@@ -45,6 +46,10 @@ def read_dump(rank: int, path: Path, *, group_world_size: int | None = None) -> 
         return Unread(path, str(reason), rank)
     except (MemoryError, RecursionError) as error:
         return Unread(path, f"asks for more than a dump needs ({type(error).__name__})", rank)
+
+
+_ONE_AT_A_TIME = threading.Lock()
+"""Threads of an executor's worker take turns: the limit on memory is one for all of a process."""
 
 
 @contextmanager
@@ -87,6 +92,10 @@ def _read_file(rank: int, path: Path, group_world_size: int | None) -> list[Rank
     if isinstance(result, RankDump) or not copy_of(path).is_file():
         return [result]
     return [result, read_dump(rank, copy_of(path), group_world_size=group_world_size)]
+
+
+def _failed(results: Sequence[RankDump | Unread]) -> bool:
+    return isinstance(results[0], Unread)
 
 
 class _Shared:
@@ -206,20 +215,36 @@ def _one_per_rank(dumps: list[RankDump]) -> tuple[dict[int, RankDump], list[Unre
     return chosen, doubles
 
 
-def _read_snapshots(paths: Sequence[Path]) -> tuple[dict[int, RankStacks], list[Unread]]:
+def _read_snapshots(sources: Sequence[Source]) -> tuple[dict[int, RankStacks], list[Unread]]:
     """Stacks by rank, of the last snapshot that has some, and the files that are none."""
     stacks: dict[int, RankStacks] = {}
     unread: list[Unread] = []
-    for path in paths:
+    for source in sources:
         try:
-            found = read_stacks(path)
+            found = _read_snapshot(source)
         except UnreadableDump as reason:
-            unread.append(Unread(path, str(reason)))
+            unread.append(Unread(source, str(reason)))
             continue
         for rank, answer in found.items():
             if answer.threads or rank not in stacks:
                 stacks[rank] = answer
     return stacks, unread
+
+
+def _read_snapshot(source: Source) -> dict[int, RankStacks]:
+    if isinstance(source, Path):
+        return read_stacks(source)
+    from fr_analysis.read.remote import read_stacks_at
+
+    return read_stacks_at(source)
+
+
+def _snapshot_source(name: str) -> Source:
+    if not is_url(name):
+        return Path(name)
+    from fr_analysis.read.remote import url_of
+
+    return url_of(name)
 
 
 def read_trace(
@@ -228,7 +253,7 @@ def read_trace(
     pattern: str | None = None,
     stacks: Sequence[str | os.PathLike[str]] = (),
     expected_world_size: int | None = None,
-    track: Callable[[Sequence[tuple[int, Path]]], Iterable[tuple[int, Path]]] = iter,
+    track: Callable[[Sequence[tuple[int, Source]]], Iterable[object]] = iter,
     transform_ft: bool = False,
     group_world_size: int | None = None,
     executor: Executor | None = None,
@@ -236,16 +261,17 @@ def read_trace(
     """Read the dumps, and the stacks snapshots beside them, that a path means.
 
     Args:
-        path: a directory, one file, a glob, or a prefix of file names.
+        path: a directory, one file, a glob, or a prefix of file names; or a URL that fsspec
+            knows, of the same kinds.
         pattern: in a directory, take only file names that match this glob.
-        stacks: stacks snapshots to use instead of those found beside the dumps.
+        stacks: stacks snapshots, files or URLs, to use instead of those found beside the dumps.
         expected_world_size: how many ranks the job has, where the dumps do not tell.
         track: passes the files on one by one, such as a progress bar does.
         transform_ft: the job is of torchft, whose replica groups each count ranks from 0:
             take the members of their default groups as ranks of the job.
         group_world_size: how many ranks a replica group of torchft has.
         executor: runs the reading of files; without one, they are read in as many processes
-            as there are cores where that is faster.
+            as there are cores where that is faster. What it cannot read is read here.
 
     Returns:
         The trace. Files that could not be used are in ``Trace.unread``.
@@ -258,12 +284,22 @@ def read_trace(
             "--transform-ft needs --group-world-size: the ranks in one replica group of torchft"
         )
     ft_size = group_world_size if transform_ft else None
-    found = find_files(path, pattern)
+    text = os.fspath(path)
+    found: Found[Any]
+    if is_url(text):
+        from fr_analysis.read.remote import find_urls, read_urls
+
+        found = find_urls(text, pattern)
+        dump_of = functools.partial(read_dump, group_world_size=ft_size)
+        all_results = read_urls(dump_of, found.dumps, track, executor, _failed)
+    else:
+        found = find_files(text, pattern)
+        read = functools.partial(_read_file, group_world_size=ft_size)
+        all_results = read_all(read, found.dumps, track, executor, _failed)
     unread = list(found.misfits)
     dumps: list[RankDump] = []
     shared = _Shared()
-    read = functools.partial(_read_file, group_world_size=ft_size)
-    for results in read_all(read, found.dumps, track, executor):
+    for results in all_results:
         for result in results:
             if isinstance(result, Unread):
                 unread.append(result)
@@ -282,7 +318,9 @@ def read_trace(
         dumps, leftovers = _leftovers(dumps)
         stale += leftovers
     by_rank, doubles = _one_per_rank(dumps)
-    rank_stacks, bad_stacks = _read_snapshots([Path(name) for name in stacks] or found.stacks)
+    rank_stacks, bad_stacks = _read_snapshots(
+        [_snapshot_source(os.fspath(name)) for name in stacks] or found.stacks
+    )
     return Trace(
         dumps=dict(sorted(by_rank.items())),
         stacks=rank_stacks,

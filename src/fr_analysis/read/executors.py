@@ -1,0 +1,96 @@
+"""Reading on a cluster of machines: what ``--executor`` names."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from typing import Any
+from urllib.parse import urlsplit
+
+import fr_analysis
+from fr_analysis.errors import FrAnalysisError, printable
+
+PATIENCE_S = 5.0
+"""How long a cluster may take to answer, and to have a worker."""
+
+_SCHEME = "dask"
+
+
+def _address(url: str) -> str:
+    """Dask's own address of a scheduler.
+
+    Raises:
+        FrAnalysisError: it is not ``dask://HOST:PORT``.
+    """
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        parts, host, port = None, None, None
+    plain = f"{_SCHEME}://{parts.netloc}" if parts is not None else None
+    if parts is None or not host or not port or url.rstrip("/") != plain or "@" in url:
+        shown = printable(url.rpartition("@")[2])
+        raise FrAnalysisError(f"--executor {shown}: expected {_SCHEME}://HOST:PORT")
+    return f"tcp://{parts.netloc}"
+
+
+def _check_workers(client: Any, shown: str) -> None:
+    """Refuse a cluster whose workers would not read as this process does."""
+    try:
+        client.wait_for_workers(1, timeout=PATIENCE_S)
+    except TimeoutError:
+        raise FrAnalysisError(f"{shown}: the cluster has no workers") from None
+    workers = client.get_versions(packages=["fr_analysis"])["workers"]
+    own = fr_analysis.__version__
+    for address, told in sorted(workers.items()):
+        version = told["packages"].get("fr_analysis")
+        if version == own:
+            continue
+        found = f"has fr-analysis {version}" if version else "lacks fr-analysis"
+        others = sum(other["packages"].get("fr_analysis") != own for other in workers.values()) - 1
+        raise FrAnalysisError(
+            f"{shown}: worker {address} {found}{f' (and {others} more)' if others else ''}; "
+            f"install fr-analysis {own} on all workers"
+        )
+
+
+@contextlib.contextmanager
+def open_executor(url: str) -> Iterator[Executor]:
+    """Connect to a cluster that is there already, for as long as the context lasts.
+
+    Args:
+        url: ``dask://HOST:PORT`` of a Dask scheduler.
+
+    Returns:
+        What runs functions on its workers.
+
+    Raises:
+        FrAnalysisError: there is no such cluster, it does not answer within seconds, or its
+            workers do not have this version of fr-analysis.
+    """
+    address = _address(url)
+    shown = printable(url)
+    try:
+        import distributed
+    except ImportError:
+        raise FrAnalysisError(
+            f"{shown}: Dask is not installed; pip install 'fr-analysis[dask]'"
+        ) from None
+    connect: Any = distributed.Client  # without types
+    # It logs its own account of what we say in one line, or make up for.
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    try:
+        client = connect(address, timeout=PATIENCE_S, set_as_default=False)
+    except (OSError, TimeoutError, ValueError, RuntimeError):
+        raise FrAnalysisError(
+            f"{shown}: no Dask scheduler answers there within {PATIENCE_S:g} seconds"
+        ) from None
+    try:
+        _check_workers(client, shown)
+        # The same files may hold something else the next time.
+        yield client.get_executor(pure=False)
+    finally:
+        with contextlib.suppress(Exception):
+            client.close(timeout=PATIENCE_S)
