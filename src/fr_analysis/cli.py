@@ -346,7 +346,13 @@ def _executor(url: str | None) -> contextlib.AbstractContextManager[Executor | N
     return open_executor(url)
 
 
+def _end(number: int, _: object) -> None:
+    raise SystemExit(128 + number)
+
+
 def _run(options: argparse.Namespace, path: str) -> ExitStatus:
+    if is_url(path):
+        signal.signal(signal.SIGTERM, _end)  # temporary files are removed on the way out
     with _executor(options.executor) as executor:
         trace = read_trace(
             path,

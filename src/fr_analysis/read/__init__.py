@@ -285,6 +285,8 @@ def read_trace(
         )
     ft_size = group_world_size if transform_ft else None
     text = os.fspath(path)
+    if executor is not None and not is_url(text):
+        text = os.path.abspath(text)  # its workers may be in another directory
     found: Found[Any]
     if is_url(text):
         from fr_analysis.read.remote import find_urls, read_urls

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import Iterator
@@ -42,7 +43,18 @@ def _check_workers(client: Any, shown: str) -> None:
         client.wait_for_workers(1, timeout=PATIENCE_S)
     except TimeoutError:
         raise FrAnalysisError(f"{shown}: the cluster has no workers") from None
-    workers = client.get_versions(packages=["fr_analysis"])["workers"]
+
+    async def ask() -> dict[str, Any]:
+        message = {"op": "versions", "packages": ["fr_analysis"]}
+        told: dict[str, Any] = await client.scheduler.broadcast(msg=message, on_error="ignore")
+        return told
+
+    try:
+        workers = client.sync(ask, callback_timeout=PATIENCE_S)
+    except TimeoutError:
+        raise FrAnalysisError(
+            f"{shown}: workers of the cluster did not answer within {PATIENCE_S:g} seconds"
+        ) from None
     own = fr_analysis.__version__
     for address, told in sorted(workers.items()):
         version = told["packages"].get("fr_analysis")
@@ -54,6 +66,15 @@ def _check_workers(client: Any, shown: str) -> None:
             f"{shown}: worker {address} {found}{f' (and {others} more)' if others else ''}; "
             f"install fr-analysis {own} on all workers"
         )
+
+
+async def _knock(address: str) -> None:
+    """Learn whether a scheduler is there: Dask's client waits for ever for a server that is none."""
+    from distributed.core import connect
+
+    dial: Any = connect  # without types
+    comm = await asyncio.wait_for(dial(address, timeout=PATIENCE_S), PATIENCE_S)
+    comm.abort()
 
 
 @contextlib.contextmanager
@@ -82,6 +103,7 @@ def open_executor(url: str) -> Iterator[Executor]:
     # It logs its own account of what we say in one line, or make up for.
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     try:
+        asyncio.run(_knock(address))
         client = connect(address, timeout=PATIENCE_S, set_as_default=False)
     except (OSError, TimeoutError, ValueError, RuntimeError):
         raise FrAnalysisError(
