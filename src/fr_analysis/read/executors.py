@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import threading
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from typing import Any
@@ -68,12 +69,24 @@ def _check_workers(client: Any, shown: str) -> None:
         )
 
 
-async def _knock(address: str) -> None:
-    """Learn whether a scheduler is there: Dask's client waits for ever for a server that is none."""
-    from distributed.core import connect
+def _give_up_alone(client: Any, over: threading.Event) -> None:
+    """End a connection to a cluster that has lost all its workers: Dask waits for new ones."""
+    lacking = 0
+    while not over.wait(1):
+        try:
+            lacking = 0 if client.nthreads() else lacking + 1
+        except Exception:  # the scheduler is lost, too: the client ends by itself
+            return
+        if lacking >= PATIENCE_S:
+            client.close(timeout=PATIENCE_S)
+            return
 
-    dial: Any = connect  # without types
-    comm = await asyncio.wait_for(dial(address, timeout=PATIENCE_S), PATIENCE_S)
+
+async def _knock(address: str) -> None:
+    """Learn whether a scheduler is there: Dask's client never gives up on another server."""
+    from distributed.comm import connect
+
+    comm = await asyncio.wait_for(connect(address, timeout=PATIENCE_S), PATIENCE_S)
     comm.abort()
 
 
@@ -94,25 +107,28 @@ def open_executor(url: str) -> Iterator[Executor]:
     address = _address(url)
     shown = printable(url)
     try:
-        import distributed
+        from distributed import Client
     except ImportError:
         raise FrAnalysisError(
             f"{shown}: Dask is not installed; pip install 'fr-analysis[dask]'"
         ) from None
-    connect: Any = distributed.Client  # without types
     # It logs its own account of what we say in one line, or make up for.
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     try:
         asyncio.run(_knock(address))
-        client = connect(address, timeout=PATIENCE_S, set_as_default=False)
+        client = Client(address, timeout=PATIENCE_S, set_as_default=False)
     except (OSError, TimeoutError, ValueError, RuntimeError):
         raise FrAnalysisError(
             f"{shown}: no Dask scheduler answers there within {PATIENCE_S:g} seconds"
         ) from None
+    over = threading.Event()
     try:
         _check_workers(client, shown)
+        watcher = threading.Thread(target=_give_up_alone, args=(client, over), daemon=True)
+        watcher.start()
         # The same files may hold something else the next time.
         yield client.get_executor(pure=False)
     finally:
+        over.set()
         with contextlib.suppress(Exception):
             client.close(timeout=PATIENCE_S)

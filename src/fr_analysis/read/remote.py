@@ -533,7 +533,8 @@ def read_urls(
         yield from read_parts(part, list(_parts(files, _PART)), track(files), executor, 0, failed)
         return
     workers = min(cores(), len(files)) if can_fork() else 0
-    length = min(_AT_ONCE, max(_PART, len(files) // (4 * max(workers, 1))))
+    # Several parts for each process, so that none waits long for the last.
+    length = min(_AT_ONCE, max(_PART, len(files) // (4 * workers))) if workers else _AT_ONCE
     parts = list(_parts(files, length))
     # Ours, not each process's own: these may be killed, as by Ctrl-C.
     with tempfile.TemporaryDirectory(prefix="fr-analysis-") as folder:
