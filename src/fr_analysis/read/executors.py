@@ -17,6 +17,9 @@ from fr_analysis.errors import FrAnalysisError, printable
 PATIENCE_S = 5.0
 """How long a cluster may take to answer, and to have a worker."""
 
+_IMPORT_S = 20.0
+"""How long its workers may take to import this package."""
+
 _SCHEME = "dask"
 
 
@@ -46,26 +49,24 @@ def _check_workers(client: Any, shown: str) -> None:
         raise FrAnalysisError(f"{shown}: the cluster has no workers") from None
 
     async def ask() -> dict[str, Any]:
-        message = {"op": "versions", "packages": ["fr_analysis"]}
-        told: dict[str, Any] = await client.scheduler.broadcast(msg=message, on_error="ignore")
+        # A function of ours would be of no use where fr-analysis is lacking.
+        expression = "__import__('fr_analysis').__version__"
+        told: dict[str, Any] = await client.run(eval, expression, on_error="return")
         return told
 
     try:
-        workers = client.sync(ask, callback_timeout=PATIENCE_S)
+        workers = client.sync(ask, callback_timeout=_IMPORT_S)
     except TimeoutError:
         raise FrAnalysisError(
-            f"{shown}: workers of the cluster did not answer within {PATIENCE_S:g} seconds"
+            f"{shown}: workers of the cluster did not answer within {_IMPORT_S:g} seconds"
         ) from None
     own = fr_analysis.__version__
-    for address, told in sorted(workers.items()):
-        version = told["packages"].get("fr_analysis")
-        if version == own:
-            continue
-        found = f"has fr-analysis {version}" if version else "lacks fr-analysis"
-        others = sum(other["packages"].get("fr_analysis") != own for other in workers.values()) - 1
+    others = {address: told for address, told in sorted(workers.items()) if told != own}
+    for address, told in others.items():
+        found = f"has fr-analysis {told}" if isinstance(told, str) else "lacks fr-analysis"
+        more = f" (and {len(others) - 1} more like it)" if len(others) > 1 else ""
         raise FrAnalysisError(
-            f"{shown}: worker {address} {found}{f' (and {others} more)' if others else ''}; "
-            f"install fr-analysis {own} on all workers"
+            f"{shown}: worker {address} {found}{more}; install fr-analysis {own} on all workers"
         )
 
 
@@ -113,7 +114,8 @@ def open_executor(url: str) -> Iterator[Executor]:
             f"{shown}: Dask is not installed; pip install 'fr-analysis[dask]'"
         ) from None
     # It logs its own account of what we say in one line, or make up for.
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    for name in ("distributed", "distributed.client"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
         asyncio.run(_knock(address))
         client = Client(address, timeout=PATIENCE_S, set_as_default=False)

@@ -1,0 +1,247 @@
+"""A real Dask cluster reads the files, and nothing that befalls it changes the answer."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fr_analysis import FrAnalysisError
+from fr_analysis.cli import ExitStatus
+from fr_analysis.read import executors
+from s3_server import S3Server, s3_server
+from support import ROOT
+
+HANG = ROOT / "tests" / "data" / "gloo_hang_3ranks"
+
+
+class Cluster:
+    """A scheduler and its workers, each a process of its own."""
+
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        self._folder = folder
+        self._environment = os.environ | {"PYTHONPATH": str(ROOT / "src")} | environment
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        self.url = f"dask://127.0.0.1:{self.port}"
+        self.scheduler = self._dask("scheduler", "--host", "127.0.0.1", "--port", str(self.port))
+        self.workers: list[subprocess.Popen[bytes]] = []
+
+    def _dask(self, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "dask", *arguments, "--no-dashboard"],
+            cwd=self._folder,
+            env=self._environment | environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def add_workers(self, count: int, **environment: str) -> None:
+        """Start workers without nannies: what is killed stays dead."""
+        address = f"tcp://127.0.0.1:{self.port}"
+        options = ["--no-nanny", "--nthreads", "1", "--local-directory", str(self._folder)]
+        self.workers += [
+            self._dask("worker", address, *options, **environment) for _ in range(count)
+        ]
+
+    def wait(self, count: int) -> None:
+        """Wait until workers are there."""
+        from distributed import Client
+
+        with Client(f"tcp://127.0.0.1:{self.port}", set_as_default=False) as client:
+            client.wait_for_workers(count, timeout=30)
+
+    def end_worker(self) -> None:
+        """End the last worker, and wait until the scheduler knows."""
+        worker = self.workers.pop()
+        worker.terminate()
+        worker.wait(30)
+
+    def close(self) -> None:
+        for process in (*self.workers, self.scheduler):
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with s3_server() as started:
+        yield started
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, server: S3Server) -> Iterator[Cluster]:
+    """A cluster of two workers."""
+    started = Cluster(tmp_path, server.environment)
+    started.add_workers(2)
+    try:
+        started.wait(2)
+        yield started
+    finally:
+        started.close()
+
+
+def run(*arguments: str, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "fr_analysis", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+        cwd=cwd,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "src")} | environment,
+    )
+
+
+def test_the_answer_is_the_same(cluster: Cluster, server: S3Server, tmp_path: Path) -> None:
+    near = run(str(HANG), "--format", "json")
+    for path in (str(HANG), HANG.name, HANG.as_uri(), server.put("same", "job", HANG.iterdir())):
+        requests = len(server.requests)
+        answer = run(
+            path,
+            "--format",
+            "json",
+            "--executor",
+            cluster.url,
+            cwd=HANG.parent,
+            **server.environment,
+        )
+        assert (answer.returncode, answer.stdout, answer.stderr) == (1, near.stdout, ""), path
+    # Each object was fetched once: by a worker, none of it again here.
+    objects = [path for _, path in server.requests[requests:] if "trace_" in path]
+    assert sorted(objects) == ["/same/job/trace_0", "/same/job/trace_1"]
+
+    # Files that the workers do not see: this path leads each process to its own directory.
+    answer = run("/proc/self/cwd", "--format", "json", "--executor", cluster.url, cwd=HANG)
+    assert (answer.returncode, answer.stdout) == (1, near.stdout)
+    assert answer.stderr.startswith("fr-analysis: 2 of 2 files could not be read by the executor")
+    assert answer.stderr.count("\n") == 1
+
+    # A worker of another version must not read differently, one without it cannot.
+    stub = tmp_path / "stub"
+    stub.mkdir()
+    (stub / "fr_analysis.py").write_text(
+        "import os\nif 'LACKING' in os.environ: raise ImportError\n__version__ = '0.0.1'"
+    )
+    for environment, told in (({}, "has fr-analysis 0.0.1"), ({"LACKING": "1"}, "lacks")):
+        cluster.add_workers(1, PYTHONPATH=str(stub), **environment)
+        cluster.wait(3)
+        answer = run(str(HANG), "--executor", cluster.url)
+        assert answer.returncode == ExitStatus.BAD_INPUT
+        assert told in answer.stderr
+        assert "; install fr-analysis" in answer.stderr
+        assert answer.stderr.count("\n") == 1
+        cluster.end_worker()
+
+
+@pytest.mark.parametrize("killed", ["one worker", "all workers", "all"])
+def test_processes_killed_midway(cluster: Cluster, server: S3Server, killed: str) -> None:
+    url = server.put(killed.replace(" ", "-"), "job", HANG.iterdir())
+    near = run(url, "--format", "json", **server.environment)
+    pids = {process.pid for process in cluster.workers}
+    if killed == "all":
+        pids.add(cluster.scheduler.pid)
+    reached, over = threading.Event(), threading.Event()
+
+    def hold(method: str, path: str) -> None:
+        if path.endswith("trace_1") and not over.is_set():
+            reached.set()
+            over.wait(30)
+
+    def kill() -> None:
+        assert reached.wait(30)
+        # The one that reads is the one with a connection to the store.
+        port = int(server.url.rpartition(":")[2])
+        for pid in pids:
+            asks = any(
+                link.raddr and link.raddr.port == port
+                for link in psutil.Process(pid).net_connections()
+            )
+            if asks or killed != "one worker":
+                os.kill(pid, signal.SIGKILL)
+                done.append(pid)
+        over.set()
+
+    done: list[int] = []
+    server.before = hold
+    killer = threading.Thread(target=kill)
+    killer.start()
+    began = time.monotonic()
+    answer = run(url, "--format", "json", "--executor", cluster.url, **server.environment)
+    killer.join()
+    assert len(done) == (1 if killed == "one worker" else len(pids))
+    assert (answer.returncode, answer.stdout) == (1, near.stdout)
+    assert answer.stderr == ""
+    assert time.monotonic() - began < 30
+
+
+@pytest.mark.parametrize(
+    "url", ["dask://127.0.0.1", "dask://:8786", "tcp://h:1", "x", "dask://h:port", "dask://h:1/x"]
+)
+def test_what_is_no_address(url: str) -> None:
+    with (
+        pytest.raises(FrAnalysisError, match="expected dask://HOST:PORT"),
+        executors.open_executor(url),
+    ):
+        pass
+
+
+def test_a_password_in_an_address_is_not_told() -> None:
+    with (
+        pytest.raises(FrAnalysisError, match=r"^--executor host:1: expected"),
+        executors.open_executor("dask://me:secret@host:1"),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("kind", ["nothing", "silent", "no host"])
+def test_no_scheduler_there(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executors, "PATIENCE_S", 1.0)
+    began = time.monotonic()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1] if kind == "silent" else 1
+        host = "no-host.invalid" if kind == "no host" else "127.0.0.1"
+        with (
+            pytest.raises(FrAnalysisError, match=f"^dask://{host}:{port}: no Dask scheduler"),
+            executors.open_executor(f"dask://{host}:{port}"),
+        ):
+            pass
+    assert time.monotonic() - began < 5
+
+
+def test_the_command_says_so_in_one_line(tmp_path: Path) -> None:
+    answer = run(str(HANG), "--executor", "dask://127.0.0.1:1")
+    assert answer.returncode == ExitStatus.BAD_INPUT
+    assert answer.stderr == (
+        "fr-analysis: dask://127.0.0.1:1: no Dask scheduler answers there within 5 seconds\n"
+    )
+    (tmp_path / "distributed.py").write_text("raise ImportError('not here')")
+    path = os.pathsep.join([str(tmp_path), str(ROOT / "src")])
+    answer = run(str(HANG), "--executor", "dask://127.0.0.1:1", PYTHONPATH=path)
+    assert answer.returncode == ExitStatus.BAD_INPUT
+    assert "pip install 'fr-analysis[dask]'" in answer.stderr
+    assert answer.stderr.count("\n") == 1
+    answer = run("--url", "http://x:1", "--executor", "dask://127.0.0.1:1")
+    assert answer.returncode == ExitStatus.BAD_INPUT
+    assert "--executor is about files" in answer.stderr
+
+
+def test_a_cluster_without_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executors, "PATIENCE_S", 3.0)
+    empty = Cluster(tmp_path, {})
+    try:
+        time.sleep(2)
+        with (
+            pytest.raises(FrAnalysisError, match="the cluster has no workers"),
+            executors.open_executor(empty.url),
+        ):
+            pass
+    finally:
+        empty.close()
