@@ -61,12 +61,15 @@ def _check_workers(client: Any, shown: str) -> None:
             f"{shown}: workers of the cluster did not answer within {_IMPORT_S:g} seconds"
         ) from None
     own = fr_analysis.__version__
-    others = {address: told for address, told in sorted(workers.items()) if told != own}
-    for address, told in others.items():
-        found = f"has fr-analysis {told}" if isinstance(told, str) else "lacks fr-analysis"
-        more = f" (and {len(others) - 1} more like it)" if len(others) > 1 else ""
+    unfit = [
+        f"{address} {f'has {told}' if isinstance(told, str) else 'has none'}"
+        for address, told in sorted(workers.items())
+        if told != own
+    ]
+    if unfit:
+        more = f", and {len(unfit) - 3} more" if len(unfit) > 3 else ""
         raise FrAnalysisError(
-            f"{shown}: worker {address} {found}{more}; install fr-analysis {own} on all workers"
+            f"{shown}: all workers need fr-analysis {own}; {', '.join(unfit[:3])}{more}"
         )
 
 
