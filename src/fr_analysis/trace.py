@@ -25,7 +25,10 @@ UNKNOWN = -1
 
 
 class Source(Protocol):
-    """Where something was read: a ``Path``, or an object's URL. As text it is fit for a message."""
+    """Where something was read: a ``Path``, or a URL.
+
+    ``str()`` gives it without passwords, and ``name`` is its last part.
+    """
 
     @property
     def name(self) -> str:

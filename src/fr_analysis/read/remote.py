@@ -50,7 +50,7 @@ _PART_BYTES = 256 << 20
 """Fetched at one time at most, unless it is one object."""
 
 _PASSWORD = re.compile(r"(?<=://)(?P<user>[^/@:\s]*):(?!\d*/)(?:[^/\s]*|[^@\s]*)@")
-_QUERY = re.compile(r"(?<=://)(?P<place>[^?\s\"']*)\?[^\s\"']*")
+_QUERY = re.compile(r"(?P<place>https?://[^?\s\"']*)\?[^\s\"']*")
 
 # Of a server that stayed silent: when it may be asked again. Else each part would wait anew.
 _silent_until: dict[str, float] = {}

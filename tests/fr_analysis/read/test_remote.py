@@ -86,7 +86,9 @@ def copies(folder: Path, count: int) -> list[Path]:
     return sorted(folder.iterdir())
 
 
-@pytest.mark.parametrize("meant", ["dumps/", "dumps", "", "dumps/trace_[01]", "dumps/tra"])
+@pytest.mark.parametrize(
+    "meant", ["dumps/", "dumps", "", "dumps/trace_[01]", "dumps/trace_?", "dumps/tra"]
+)
 def test_a_url_means_what_a_path_means(meant: str, temporary: Path) -> None:
     trace = read_trace(f"s3://hang/job/{meant}")
     local = read_trace(HANG)
@@ -332,6 +334,7 @@ def test_nothing_is_left_when_it_is_ended(server: S3Server, temporary: Path, num
         ("sftp://me:sec@ret@host/dumps", "sftp://me:***@host/dumps"),
         ("no way to sftp://me:secret@host/x now", "no way to sftp://me:***@host/x now"),
         ("https://host/rank_3?X-Amz-Signature=secret", "https://host/rank_3"),
+        ("s3://bucket/dumps/rank_?", "s3://bucket/dumps/rank_?"),
         ("sftp://host:22/a@b", "sftp://host:22/a@b"),
         ("s3://bucket/a:b@c", "s3://bucket/a:b@c"),
     ],
