@@ -2,6 +2,8 @@
 
 import os
 import re
+import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -9,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -16,7 +19,7 @@ import pytest
 
 from fr_analysis import FrAnalysisError
 from fr_analysis.cli import ExitStatus
-from fr_analysis.read import executors
+from fr_analysis.read import executors, read_trace
 from s3_server import S3Server, s3_server
 from support import ROOT
 
@@ -183,6 +186,22 @@ def test_processes_killed_midway(cluster: Cluster, server: S3Server, killed: str
     assert (answer.returncode, answer.stdout) == (1, near.stdout)
     assert answer.stderr == ""
     assert time.monotonic() - began < 30
+
+
+def test_threads_of_one_worker_leave_its_limits_alone(tmp_path: Path) -> None:
+    """Each file is read under a limit on memory, which is the whole process's."""
+    for rank in range(60):
+        shutil.copy(HANG / f"trace_{rank % 2}", tmp_path / f"trace_{rank}")
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    switching = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            read_trace(tmp_path, executor=threads)
+        assert resource.getrlimit(resource.RLIMIT_AS) == before
+    finally:
+        sys.setswitchinterval(switching)
+        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 @pytest.mark.parametrize(

@@ -169,6 +169,14 @@ def test_an_object_that_disappears_costs_only_itself(server: S3Server, tmp_path:
     assert "Read the dumps of ranks 0, 2; none of 1, 3." in answer.stdout
 
 
+def test_a_place_is_looked_at_anew_each_time(server: S3Server, tmp_path: Path) -> None:
+    first, second = copies(tmp_path / "dumps", 2)
+    url = server.put("growing", "dumps", [first])
+    assert len(read_trace(url).dumps) == 1
+    server.client.put_object(Bucket="growing", Key="dumps/trace_1", Body=second.read_bytes())
+    assert len(read_trace(url).dumps) == 2
+
+
 @pytest.mark.parametrize("by", ["command", "library"])
 def test_many_objects_are_fetched_at_once(server: S3Server, tmp_path: Path, by: str) -> None:
     url = server.put(f"many-{by}", "dumps", copies(tmp_path / "dumps", 64))
