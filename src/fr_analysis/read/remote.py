@@ -13,6 +13,7 @@ import dataclasses
 import errno
 import functools
 import re
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -461,7 +462,8 @@ def read_part(read: Read, folder: str | None, files: Sequence[tuple[int, Url]]) 
 
     Args:
         read: reads one local file.
-        folder: where to make a temporary directory, which is removed; None for the usual place.
+        folder: where to make a temporary directory, which is removed; None for a worker's own
+            directory, or the usual place.
         files: rank and URL of each, all of one file system.
 
     Returns:
@@ -469,7 +471,9 @@ def read_part(read: Read, folder: str | None, files: Sequence[tuple[int, Url]]) 
         there is one beside it.
     """
     try:
-        with tempfile.TemporaryDirectory(prefix="fr-analysis-", dir=folder) as temporary:
+        with tempfile.TemporaryDirectory(
+            prefix="fr-analysis-", dir=folder or _scratch()
+        ) as temporary:
             return _read_in(Path(temporary), read, files)
     except OSError as error:
         reason = f"cannot be fetched ({_reason(error)})"
@@ -496,6 +500,15 @@ def _read_in(folder: Path, read: Read, files: Sequence[tuple[int, Url]]) -> list
             if isinstance(target, Path):
                 results[at].append(_of(copy, read(files[at][0], target)))
     return results
+
+
+def _scratch() -> str | None:
+    """In a worker of Dask its own directory: the next worker clears it where this one is killed."""
+    worker = sys.modules.get("distributed.worker")
+    if worker is not None:
+        with contextlib.suppress(ValueError):  # this process is none
+            return str(worker.get_worker().local_directory)
+    return None
 
 
 def _parts(files: Sequence[tuple[int, Url]], length: int) -> Iterator[Sequence[tuple[int, Url]]]:

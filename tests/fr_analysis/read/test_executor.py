@@ -31,7 +31,10 @@ class Cluster:
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self._folder = folder
-        self._environment = os.environ | {"PYTHONPATH": str(ROOT / "src")} | environment
+        self.temporary = folder / "temporary"
+        self.temporary.mkdir()
+        own = {"PYTHONPATH": str(ROOT / "src"), "TMPDIR": str(self.temporary)}
+        self._environment = os.environ | own | environment
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
         self.url = f"dask://127.0.0.1:{self.port}"
@@ -185,6 +188,7 @@ def test_processes_killed_midway(cluster: Cluster, server: S3Server, killed: str
     assert len(done) == (1 if killed == "one worker" else len(pids))
     assert (answer.returncode, answer.stdout) == (1, near.stdout)
     assert answer.stderr == ""
+    assert list(cluster.temporary.glob("fr-analysis-*")) == []
     assert time.monotonic() - began < 30
 
 
@@ -239,10 +243,10 @@ def test_no_scheduler_there(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_command_says_so_in_one_line(tmp_path: Path) -> None:
-    answer = run(str(HANG), "--executor", "dask://127.0.0.1:1")
+    answer = run(str(HANG), "--executor", "tcp://127.0.0.1:1")
     assert answer.returncode == ExitStatus.BAD_INPUT
     assert answer.stderr == (
-        "fr-analysis: dask://127.0.0.1:1: no Dask scheduler answers there within 5 seconds\n"
+        "fr-analysis: --executor tcp://127.0.0.1:1: expected dask://HOST:PORT\n"
     )
     (tmp_path / "distributed.py").write_text("raise ImportError('not here')")
     path = os.pathsep.join([str(tmp_path), str(ROOT / "src")])
@@ -256,7 +260,7 @@ def test_the_command_says_so_in_one_line(tmp_path: Path) -> None:
 
 
 def test_a_cluster_without_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executors, "PATIENCE_S", 3.0)
+    monkeypatch.setattr(executors, "PATIENCE_S", 1.0)
     empty = Cluster(tmp_path, {})
     try:
         time.sleep(2)
