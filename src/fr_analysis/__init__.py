@@ -31,7 +31,7 @@ from fr_analysis.errors import FrAnalysisError
 from fr_analysis.match import match
 from fr_analysis.read import read_trace
 from fr_analysis.report import diagnosis_as_dict, render_json, render_text, schema
-from fr_analysis.trace import Frame, Unread
+from fr_analysis.trace import Frame, Source, Unread
 
 __all__ = [
     "AttributionState",
@@ -44,6 +44,7 @@ __all__ = [
     "FaultKind",
     "FrAnalysisError",
     "Frame",
+    "Source",
     "StuckGroup",
     "Suspect",
     "Unread",
@@ -68,9 +69,10 @@ def analyze(
     """Read the dumps that a path means and say who is to blame.
 
     Args:
-        path: a directory, one file, a glob, or a prefix of file names.
+        path: a directory, one file, a glob, or a prefix of file names; or a URL that fsspec
+            knows, of the same kinds.
         pattern: in a directory, take only file names that match this glob.
-        stacks: stacks snapshots to use instead of those found beside the dumps.
+        stacks: stacks snapshots, files or URLs, to use instead of those found beside the dumps.
         expected_world_size: how many ranks the job has, where the dumps do not tell.
 
     Returns:

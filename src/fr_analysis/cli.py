@@ -9,6 +9,7 @@ It answers to the options of NVIDIA's ``CollectiveAnalyzer`` command (``--fr-pat
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import errno
 import io
@@ -18,6 +19,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Executor
 from enum import IntEnum
 from pathlib import Path
 
@@ -28,9 +30,10 @@ from fr_analysis.diagnosis import Diagnosis, Verdict
 from fr_analysis.errors import FrAnalysisError, printable
 from fr_analysis.match import Progress, match
 from fr_analysis.read import read_trace
+from fr_analysis.read.files import is_url
 from fr_analysis.report import FORMATS, render_text
 from fr_analysis.report.tables import entry_table, group_table, health_table, rank_table
-from fr_analysis.trace import Trace
+from fr_analysis.trace import Source, Trace
 
 
 class ExitStatus(IntEnum):
@@ -105,7 +108,7 @@ def _parser() -> argparse.ArgumentParser:
         nargs="?",
         metavar="PATH",
         help="directory with one dump per rank, one dump, a glob, or a prefix of file names; "
-        "or files that reduce has made",
+        "or files that reduce has made; also a URL, such as s3://BUCKET/DUMPS/",
     )
     add("--fr-path", metavar="PATH", help="the same as PATH")
     add("--version", action="version", version=fr_analysis.__version__)
@@ -118,7 +121,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         action="append",
         default=[],
-        help="stacks snapshot of the debug server, or py-spy dump output "
+        help="stacks snapshot of the debug server, or py-spy dump output, file or URL "
         "(default: those beside the dumps)",
     )
     add("--expected-world-size", metavar="N", type=_positive, help="how many ranks the job has")
@@ -133,6 +136,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         type=_positive,
         help="with --transform-ft: how many ranks one replica has",
+    )
+
+    add(
+        "--executor",
+        metavar="URL",
+        help="read the files on the workers of a Dask cluster, dask://HOST:PORT of its scheduler",
     )
 
     live = parser.add_argument_group("a running job, instead of PATH")
@@ -228,7 +237,7 @@ def exit_status(diagnosis: Diagnosis) -> ExitStatus:
     }[diagnosis.verdict]
 
 
-def with_progress(files: Sequence[tuple[int, Path]]) -> Iterable[tuple[int, Path]]:
+def with_progress(files: Sequence[tuple[int, Source]]) -> Iterable[object]:
     """Show a progress bar while many dumps are read, on a terminal only."""
     if len(files) < _PROGRESS_FROM or not sys.stderr.isatty():
         return files
@@ -341,18 +350,38 @@ def _deliver(text: str, options: argparse.Namespace) -> None:
     print_text(_colored(text) if options.format == "text" else text)
 
 
+def _executor(url: str | None) -> contextlib.AbstractContextManager[Executor | None]:
+    if url is None:
+        return contextlib.nullcontext()
+    # Dask takes its time to load: not for those who read files here.
+    from fr_analysis.read.executors import open_executor
+
+    return open_executor(url)
+
+
+def _end(number: int, _: object) -> None:
+    raise SystemExit(128 + number)
+
+
 def _run(options: argparse.Namespace, path: str) -> ExitStatus:
-    trace = read_trace(
-        path,
-        pattern=options.pattern,
-        stacks=options.stacks,
-        expected_world_size=options.expected_world_size,
-        transform_ft=options.transform_ft,
-        group_world_size=options.group_world_size,
-        track=with_progress,
-    )
+    if is_url(path):
+        signal.signal(signal.SIGTERM, _end)  # temporary files are removed on the way out
+    with _executor(options.executor) as executor:
+        trace = read_trace(
+            path,
+            pattern=options.pattern,
+            stacks=options.stacks,
+            expected_world_size=options.expected_world_size,
+            transform_ft=options.transform_ft,
+            group_world_size=options.group_world_size,
+            track=with_progress,
+            executor=executor,
+        )
     if options.debug:
-        sources = [dump.source for dump in trace.dumps.values()]
+        found = [dump.source for dump in trace.dumps.values()]
+        sources = [source for source in found if isinstance(source, Path)]
+        if len(sources) < len(found):
+            print("fr-analysis: --debug copies local dumps only, none of a URL", file=sys.stderr)
         for line in write_json_copies(sources, options.output):
             print(f"fr-analysis: {line}", file=sys.stderr)
     progress = match(trace)
@@ -428,6 +457,7 @@ def _check_live(options: argparse.Namespace) -> str | None:
         "--expected-world-size": options.expected_world_size,
         "--transform-ft": options.transform_ft,
         "--group-world-size": options.group_world_size,
+        "--executor": options.executor,
         "--debug": options.debug and os.environ.get("FR_DEBUG") != "1",
     }
     clash = next((name for name, value in files.items() if value), None)
@@ -451,7 +481,7 @@ def _analyze(given: Sequence[str]) -> int:
     if tables and options.format != "text":
         parser.error(f"-j, -v and -c add tables of text: they do not go with {options.format}")
     for stacks in options.stacks:
-        if not os.path.isfile(stacks):
+        if not is_url(stacks) and not os.path.isfile(stacks):
             parser.error(f"--stacks {stacks}: no such file")
     return _run(options, path) if options.url is None else _run_live(options)
 

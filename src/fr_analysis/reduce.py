@@ -18,9 +18,9 @@ from pathlib import Path
 from fr_analysis.cli import ExitStatus, print_text, refuse_taken, with_progress
 from fr_analysis.errors import FrAnalysisError, UnreadableDump, printable
 from fr_analysis.read import ft_size_of, read_contents, without_strays
-from fr_analysis.read.files import find_files
+from fr_analysis.read.files import find_files, is_url
 from fr_analysis.read.reduced import Contents, need_parquet, read_reduced, write_reduced
-from fr_analysis.trace import Unread
+from fr_analysis.trace import Source, Unread
 
 _EPILOG = """\
 exit status:
@@ -55,11 +55,11 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _namer(contents: Contents) -> Callable[[Path], str]:
+def _namer(contents: Contents) -> Callable[[Source], str]:
     """How files are called in the reduced one: by their paths below the folder of all."""
     files = [dump.source for dump in contents.dumps]
     files += [unread.path for unread in (*contents.unread, *contents.misfits)]
-    folder = os.path.commonpath([file.parent for file in files])
+    folder = os.path.commonpath([os.path.dirname(file) for file in files])
     return lambda file: printable(os.path.relpath(file, folder))
 
 
@@ -104,7 +104,7 @@ def reduce(
     stacks: Sequence[str | os.PathLike[str]] = (),
     transform_ft: bool = False,
     group_world_size: int | None = None,
-    track: Callable[[Sequence[tuple[int, Path]]], Iterable[tuple[int, Path]]] = iter,
+    track: Callable[[Sequence[tuple[int, Source]]], Iterable[object]] = iter,
 ) -> Reduced:
     """Put the dumps that a path means, and the stacks beside them, into one Parquet file.
 
@@ -128,6 +128,8 @@ def reduce(
     ft_size = ft_size_of(transform_ft, group_world_size)
     need_parquet()
     refuse_taken(target)
+    if is_url(os.fspath(path)):
+        raise FrAnalysisError(f"{printable(path)}: reduce reads files where they are, not at a URL")
     found = find_files(path, pattern)
     contents = read_contents(found, stacks=stacks, track=track, group_world_size=ft_size)
     name_of = _namer(contents)

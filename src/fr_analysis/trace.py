@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from pathlib import Path
+from typing import Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,23 @@ DEFAULT_GROUP = "default_pg"
 
 UNKNOWN = -1
 """In an index, number or time column: the dump does not say."""
+
+
+class Source(Protocol):
+    """Where something was read: a ``Path``, or a URL.
+
+    ``str()`` gives it without passwords, and ``name`` is its last part.
+    """
+
+    @property
+    def name(self) -> str:
+        """The last part, which tells the rank."""
+
+    def with_name(self, name: str, /) -> Self:
+        """Another one beside it."""
+
+    def __fspath__(self) -> str:
+        """The whole as text."""
 
 
 class Completion(IntEnum):
@@ -128,7 +145,7 @@ class RankDump:
 
     Attributes:
         rank: the rank in the job.
-        source: the file it came from.
+        source: the file or URL it came from.
         version: the dump format's version, ``"2.10"``.
         groups: the process groups in which it recorded or declared something.
         declared_members: per group (same index) the global ranks it declares, or None.
@@ -143,7 +160,7 @@ class RankDump:
     """
 
     rank: int
-    source: Path
+    source: Source
     version: str
     groups: tuple[GroupName, ...]
     declared_members: tuple[tuple[int, ...] | None, ...]
@@ -170,7 +187,7 @@ class RankStacks:
     """A rank's threads in the newest stacks snapshot; ``error`` where it did not answer."""
 
     rank: int
-    source: Path
+    source: Source
     threads: tuple[ThreadStack, ...]
     error: str | None = None
 
@@ -179,7 +196,7 @@ class RankStacks:
 class Unread:
     """A file that could not be used, with the reason."""
 
-    path: Path
+    path: Source
     reason: str
     rank: int | None = None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
@@ -20,13 +21,14 @@ from fr_analysis.read.files import (
     copy_of,
     find_files,
     is_reduced,
+    is_url,
     prefix_of_name,
     rank_of_name,
 )
 from fr_analysis.read.parallel import read_all
-from fr_analysis.read.reduced import Contents, read_reduced
+from fr_analysis.read.reduced import Contents, Results, read_reduced
 from fr_analysis.read.stacks import read_stacks
-from fr_analysis.trace import RankDump, Trace, Unread, UnreadMany
+from fr_analysis.trace import RankDump, RankStacks, Source, Trace, Unread, UnreadMany
 
 __all__ = ["ft_size_of", "read_contents", "read_dump", "read_trace", "without_strays"]
 
@@ -43,7 +45,7 @@ def read_dump(rank: int, path: Path, *, group_world_size: int | None = None) -> 
         The rank's dump, or why the file is none.
     """
     try:
-        with _collector_off():
+        with _ONE_AT_A_TIME, _collector_off():
             return _read_content(rank, path, group_world_size)
     except OSError as error:
         return Unread(path, f"cannot be read ({error.strerror})", rank)
@@ -53,6 +55,10 @@ def read_dump(rank: int, path: Path, *, group_world_size: int | None = None) -> 
         return Unread(path, str(reason), rank)
     except (MemoryError, RecursionError) as error:
         return Unread(path, f"asks for more than a dump needs ({type(error).__name__})", rank)
+
+
+_ONE_AT_A_TIME = threading.Lock()
+"""Threads of an executor's worker take turns: the limit on memory is one for all of a process."""
 
 
 @contextmanager
@@ -105,6 +111,10 @@ class _Shared:
         )
 
 
+def _failed(results: Results) -> bool:
+    return isinstance(results, list) and isinstance(results[0], Unread)
+
+
 class _FileReader:
     """Reads a file: a reduced one, or a dump; where that is damaged, its copy in JSON too.
 
@@ -116,10 +126,15 @@ class _FileReader:
         self._group_world_size = group_world_size
         self._shared = _Shared()
 
-    def __call__(self, rank: int, path: Path) -> list[RankDump | Unread] | Contents:
+    def __reduce__(self) -> tuple[type[_FileReader], tuple[int | None]]:
+        # To another process it goes without what it remembers.
+        return _FileReader, (self._group_world_size,)
+
+    def __call__(self, rank: int, path: Path) -> Results:
         if is_reduced(path):
             try:
-                return read_reduced(path, group_world_size=self._group_world_size)
+                with _ONE_AT_A_TIME:
+                    return read_reduced(path, group_world_size=self._group_world_size)
             except UnreadableDump as reason:
                 return [UnreadMany(path, str(reason))]
         result = read_dump(rank, path, group_world_size=self._group_world_size)
@@ -226,13 +241,13 @@ def _one_per_rank(dumps: list[RankDump]) -> tuple[dict[int, RankDump], list[Unre
     return chosen, doubles
 
 
-def _read_snapshots(paths: Sequence[Path], contents: Contents) -> None:
+def _read_snapshots(sources: Sequence[Source], contents: Contents) -> None:
     """Add what snapshots hold, and those that hold nothing."""
-    for path in paths:
+    for source in sources:
         try:
-            contents.add_stacks(read_stacks(path))
+            contents.add_stacks(_read_snapshot(source))
         except UnreadableDump as reason:
-            contents.bad_stacks.append(Unread(path, str(reason)))
+            contents.bad_stacks.append(Unread(source, str(reason)))
 
 
 def ft_size_of(transform_ft: bool, group_world_size: int | None) -> int | None:
@@ -249,10 +264,10 @@ def ft_size_of(transform_ft: bool, group_world_size: int | None) -> int | None:
 
 
 def read_contents(
-    found: Found,
+    found: Found[Any],
     *,
     stacks: Sequence[str | os.PathLike[str]] = (),
-    track: Callable[[Sequence[tuple[int, Path]]], Iterable[tuple[int, Path]]] = iter,
+    track: Callable[[Sequence[tuple[int, Source]]], Iterable[object]] = iter,
     group_world_size: int | None = None,
     executor: Executor | None = None,
 ) -> Contents:
@@ -268,7 +283,14 @@ def read_contents(
     """
     contents = Contents(misfits=list(found.misfits))
     shared = _Shared()
-    for results in read_all(_FileReader(group_world_size), found.dumps, track, executor):
+    read = _FileReader(group_world_size)
+    if all(isinstance(file, Path) for _, file in found.dumps):
+        all_results = read_all(read, found.dumps, track, executor, _failed)
+    else:
+        from fr_analysis.read.remote import read_urls
+
+        all_results = read_urls(read, found.dumps, track, executor, _failed)
+    for results in all_results:
         if isinstance(results, Contents):
             results.dumps = list(map(shared.once, results.dumps))
             contents.add(results)
@@ -283,8 +305,33 @@ def read_contents(
     contents.unread.sort(key=lambda unread: -1 if unread.rank is None else unread.rank)
     if stacks:
         contents.stacks, contents.bad_stacks = {}, []
-    _read_snapshots([Path(name) for name in stacks] or found.stacks, contents)
+    named = [_snapshot_source(os.fspath(name)) for name in stacks]
+    _read_snapshots(named or found.stacks, contents)
     return contents
+
+
+def _find(path: str, pattern: str | None) -> Found[Any]:
+    if not is_url(path):
+        return find_files(path, pattern)
+    from fr_analysis.read.remote import find_urls
+
+    return find_urls(path, pattern)
+
+
+def _read_snapshot(source: Source) -> dict[int, RankStacks]:
+    if isinstance(source, Path):
+        return read_stacks(source)
+    from fr_analysis.read.remote import read_stacks_at
+
+    return read_stacks_at(source)
+
+
+def _snapshot_source(name: str) -> Source:
+    if not is_url(name):
+        return Path(name)
+    from fr_analysis.read.remote import url_of
+
+    return url_of(name)
 
 
 def read_trace(
@@ -293,7 +340,7 @@ def read_trace(
     pattern: str | None = None,
     stacks: Sequence[str | os.PathLike[str]] = (),
     expected_world_size: int | None = None,
-    track: Callable[[Sequence[tuple[int, Path]]], Iterable[tuple[int, Path]]] = iter,
+    track: Callable[[Sequence[tuple[int, Source]]], Iterable[object]] = iter,
     transform_ft: bool = False,
     group_world_size: int | None = None,
     executor: Executor | None = None,
@@ -301,16 +348,17 @@ def read_trace(
     """Read the dumps, and the stacks snapshots beside them, that a path means.
 
     Args:
-        path: a directory, one file, a glob, or a prefix of file names.
+        path: a directory, one file, a glob, or a prefix of file names; or a URL that fsspec
+            knows, of the same kinds.
         pattern: in a directory, take only file names that match this glob.
-        stacks: stacks snapshots to use instead of those found beside the dumps.
+        stacks: stacks snapshots, files or URLs, to use instead of those found beside the dumps.
         expected_world_size: how many ranks the job has, where the dumps do not tell.
         track: passes the files on one by one, such as a progress bar does.
         transform_ft: the job is of torchft, whose replica groups each count ranks from 0:
             take the members of their default groups as ranks of the job.
         group_world_size: how many ranks a replica group of torchft has.
         executor: runs the reading of files; without one, they are read in as many processes
-            as there are cores where that is faster.
+            as there are cores where that is faster. What it cannot read is read here.
 
     Returns:
         The trace. Files that could not be used are in ``Trace.unread``.
@@ -319,9 +367,15 @@ def read_trace(
         FrAnalysisError: there is nothing to read, or nothing of it could be read.
     """
     ft_size = ft_size_of(transform_ft, group_world_size)
-    found = find_files(path, pattern)
+    text = os.fspath(path)
+    if executor is not None and not is_url(text):
+        text = os.path.abspath(text)  # its workers may be in another directory
     contents = read_contents(
-        found, stacks=stacks, track=track, group_world_size=ft_size, executor=executor
+        _find(text, pattern),
+        stacks=stacks,
+        track=track,
+        group_world_size=ft_size,
+        executor=executor,
     )
     dumps = contents.dumps
     unread = contents.misfits + contents.unread

@@ -13,12 +13,14 @@ import glob
 import os
 import re
 import stat
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from fr_analysis.errors import FrAnalysisError, printable
 from fr_analysis.read.dump import MAX_RANK
-from fr_analysis.trace import Unread
+from fr_analysis.trace import Source, Unread
 
 MAX_DEPTH = 3
 """How deep below a directory dumps are looked for."""
@@ -31,13 +33,23 @@ _STACKS_OF_ONE = re.compile(r"(?:^|[^0-9])(?P<rank>\d{1,6})\.txt$")
 _STACKS_TIME = re.compile(r"_\d{8}_\d{6}\.txt$")
 
 
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+
+Place = TypeVar("Place", bound=Source)
+
+
 @dataclass(frozen=True, slots=True)
-class Found:
+class Found(Generic[Place]):
     """The files of one analysis: dumps with their rank, stacks snapshots, and misfits."""
 
-    dumps: tuple[tuple[int, Path], ...]
-    stacks: tuple[Path, ...]
+    dumps: tuple[tuple[int, Place], ...]
+    stacks: tuple[Place, ...]
     misfits: tuple[Unread, ...]
+
+
+def is_url(path: str) -> bool:
+    """Whether a path is a URL, such as ``s3://bucket/dumps``."""
+    return _URL.match(path) is not None
 
 
 def rank_of_name(name: str) -> int | None:
@@ -92,8 +104,14 @@ def is_reduced(file: Path) -> bool:
         return False
 
 
-def _is_wanted(file: Path) -> bool:
-    return rank_of_name(file.name) is not None or is_reduced(file)
+def is_wanted(file: Place) -> bool:
+    """Whether a file is a dump by its name, or holds those of many ranks."""
+    return rank_of_name(file.name) is not None or _holds_many(file)
+
+
+def _holds_many(file: Source) -> bool:
+    """Whether a file is a reduced one; of an object at a URL only the name tells, not the bytes."""
+    return is_reduced(file) if isinstance(file, Path) else file.name.endswith(".parquet")
 
 
 def _leads_to_directory(child: os.DirEntry[str]) -> bool:
@@ -132,35 +150,47 @@ class _Search:
             if not depth:
                 raise FrAnalysisError(f"{printable(directory)}: {reason}") from None
             self.misfits.append(Unread(directory, reason))
-        if self.pattern is not None:
-            files = [file for file in files if fnmatch.fnmatch(file.name, self.pattern)]
-        files = _without_copies([f for f in files if _is_wanted(f)])
+        files, misfits = dumps_among(files, sorted(folders), self.pattern)
         if files:
-            prefixes = {prefix_of_name(file.name) for file in files}
-            self.misfits.extend(
-                Unread(folder, "is a directory; expected a dump", rank_of_name(folder.name))
-                for folder in sorted(folders)
-                if rank_of_name(folder.name) is not None
-                and prefix_of_name(folder.name) in prefixes
-                and folder.name not in {file.name for file in files}
-            )
+            self.misfits.extend(misfits)
             return sorted(files)
         if depth == MAX_DEPTH:
             return []
         return [file for folder in sorted(folders) for file in self.dumps_in(folder, depth + 1)]
 
 
-def copy_of(file: Path) -> Path:
+def dumps_among(
+    files: Iterable[Place], folders: Iterable[Place], pattern: str | None
+) -> tuple[list[Place], list[Unread]]:
+    """Which files of one directory are dumps; folders that have the name of one are misfits."""
+    if pattern is not None:
+        files = [file for file in files if fnmatch.fnmatch(file.name, pattern)]
+    dumps = without_copies(file for file in files if is_wanted(file))
+    prefixes = {prefix_of_name(file.name) for file in dumps}
+    names = {file.name for file in dumps}
+    misfits = [
+        Unread(folder, "is a directory; expected a dump", rank_of_name(folder.name))
+        for folder in folders
+        if rank_of_name(folder.name) is not None
+        and prefix_of_name(folder.name) in prefixes
+        and folder.name not in names
+    ]
+    return dumps, misfits
+
+
+def copy_of(file: Place) -> Place:
     """Where NVIDIA's ``--debug`` writes the same dump as JSON: beside it."""
     return file.with_name(f"{file.name}.json")
 
 
-def _without_copies(files: list[Path]) -> list[Path]:
+def without_copies(files: Iterable[Place]) -> list[Place]:
+    """Leave out the copies in JSON that are beside their dumps."""
+    files = list(files)
     copies = {copy_of(file) for file in files}
     return [file for file in files if file not in copies]
 
 
-def find_files(path: str | os.PathLike[str], pattern: str | None = None) -> Found:
+def find_files(path: str | os.PathLike[str], pattern: str | None = None) -> Found[Path]:
     """Find the dumps and the stacks snapshots that a user means by a path.
 
     Args:
@@ -188,48 +218,65 @@ def find_files(path: str | os.PathLike[str], pattern: str | None = None) -> Foun
         stacks_folder = target
         files = _Search(pattern, misfits).dumps_in(target)
         if not files:
-            wanted = f"matching {pattern!r} " if pattern else ""
-            raise FrAnalysisError(
-                f"{shown}: no dump {wanted}in this directory; expected one file per rank whose "
-                "name ends in the rank, such as rank_0 or nccl_trace_rank_0"
-            )
+            raise no_dump_in(shown, pattern)
     elif exists:
         files = [target]
     else:
         matches = sorted(map(Path, glob.glob(text) or glob.glob(glob.escape(text) + "*")))
         files = [match for match in matches if not match.is_dir()]
-        files = _without_copies([f for f in files if _is_wanted(f)])
+        files = without_copies(file for file in files if is_wanted(file))
         if not files:
             raise FrAnalysisError(
                 f"{shown}: no such file or directory, and no dump's name begins with it"
             )
+    dumps, nameless = with_ranks(files)
+    return Found(dumps, _stacks_near(stacks_folder), (*misfits, *nameless))
 
-    dumps: list[tuple[int, Path]] = []
+
+def no_dump_in(shown: str, pattern: str | None) -> FrAnalysisError:
+    """The error where a directory holds no dump."""
+    wanted = f"matching {pattern!r} " if pattern else ""
+    return FrAnalysisError(
+        f"{shown}: no dump {wanted}in this directory; expected one file per rank whose "
+        "name ends in the rank, such as rank_0 or nccl_trace_rank_0"
+    )
+
+
+def with_ranks(files: Sequence[Place]) -> tuple[tuple[tuple[int, Place], ...], list[Unread]]:
+    """The files in the order of their ranks, and those whose names tell none."""
+    misfits: list[Unread] = []
+    dumps: list[tuple[int, Place]] = []
     for file in files:
         rank = rank_of_name(file.name)
-        if rank is None and (len(files) == 1 or is_reduced(file)):
+        if rank is None and (len(files) == 1 or _holds_many(file)):
             rank = 0
         if rank is None or rank > MAX_RANK:
             misfits.append(Unread(file, f"its name tells no rank from 0 to {MAX_RANK}"))
         else:
             dumps.append((rank, file))
     dumps.sort(key=lambda found: (found[0], str(found[1])))
-    return Found(tuple(dumps), _stacks_near(stacks_folder), tuple(misfits))
+    return tuple(dumps), misfits
 
 
 def _stacks_near(folder: Path) -> tuple[Path, ...]:
-    """Stacks snapshots beside the dumps, or above a ``per_rank`` folder of the debug server's.
-
-    Of those taken again and again, the newest of each kind; of those of one process, all.
-    """
+    """Stacks snapshots beside the dumps, or above a ``per_rank`` folder of the debug server's."""
     places = (folder, folder.parent) if folder.name == "per_rank" else (folder,)
     for place in places:
         try:
-            found = sorted(f for f in place.iterdir() if _STACKS_NAME.match(f.name) and f.is_file())
+            found = [f for f in place.iterdir() if _STACKS_NAME.match(f.name) and f.is_file()]
         except OSError:
             continue
         if found:
-            newest = {_STACKS_TIME.sub("", f.name): f for f in found if _STACKS_TIME.search(f.name)}
-            single = [f for f in found if not _STACKS_TIME.search(f.name)]
-            return (*single, *newest.values())
+            return stacks_among(found)
     return ()
+
+
+def stacks_among(files: Iterable[Place]) -> tuple[Place, ...]:
+    """The stacks snapshots of one directory's files, by name.
+
+    Of those taken again and again, the newest of each kind; of those of one process, all.
+    """
+    found = sorted((f for f in files if _STACKS_NAME.match(f.name)), key=lambda f: f.name)
+    newest = {_STACKS_TIME.sub("", f.name): f for f in found if _STACKS_TIME.search(f.name)}
+    single = [f for f in found if not _STACKS_TIME.search(f.name)]
+    return (*single, *newest.values())

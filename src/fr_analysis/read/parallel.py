@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import gc
 import os
 import pickle
@@ -12,13 +13,15 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, Executor
+from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import IO, TypeVar
 
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 Files = Sequence[tuple[int, Path]]
 Read = Callable[[int, Path], Result]
+ReadPart = Callable[[Sequence[Item]], list[Result]]
 
 _WORTH_IT_BYTES = 4 << 20
 """With less to read than this, other processes take longer to start than to read it."""
@@ -47,10 +50,14 @@ def _is_alone() -> bool:
     return threading.active_count() == 1
 
 
+def can_fork() -> bool:
+    """Whether forking is safe. Forked processes start at once, with all that is imported."""
+    return sys.platform.startswith("linux") and _is_alone()
+
+
 def _workers_for(files: Files) -> int:
     """In how many processes to read; 1 where one is enough, or where forking is not safe."""
-    # Forked processes start at once, with all that is imported; among threads that is not safe.
-    if not sys.platform.startswith("linux") or not _is_alone():
+    if not can_fork():
         return 1
     if sum(_size(path) for _, path in files) < _WORTH_IT_BYTES:
         return 1
@@ -69,7 +76,9 @@ class _Readers(contextlib.AbstractContextManager["_Readers"]):
     whatever ends us.
     """
 
-    def __init__(self, read: Callable[[Files], object], parts: Sequence[Files], count: int) -> None:
+    def __init__(
+        self, read: Callable[[Sequence[Item]], object], parts: Sequence[Sequence[Item]], count: int
+    ) -> None:
         import fcntl  # not there on Windows, where this class is not used
 
         self._pids: list[int] = []
@@ -132,7 +141,11 @@ class _Readers(contextlib.AbstractContextManager["_Readers"]):
 
 
 def _work(
-    read: Callable[[Files], object], parts: Sequence[Files], jobs: int, results: int, parent: int
+    read: Callable[[Sequence[Item]], object],
+    parts: Sequence[Sequence[Item]],
+    jobs: int,
+    results: int,
+    parent: int,
 ) -> None:
     """In a forked process: read parts until there are no more, and end."""
     try:
@@ -151,13 +164,9 @@ def _work(
 
 
 def _forked(
-    read: Read[Result], parts: Sequence[Files], workers: int
+    read_part: ReadPart[Item, Result], parts: Sequence[Sequence[Item]], workers: int
 ) -> Generator[list[Result], None, None]:
     """The results of all parts, in order."""
-
-    def read_part(files: Files) -> list[Result]:
-        return _read_some(read, files)
-
     found: dict[int, list[Result]] = {}
     at = 0
     with _Readers(read_part, parts, workers) as readers:
@@ -172,21 +181,70 @@ def _forked(
 
 
 def _with(
-    executor: Executor, read: Read[Result], parts: Sequence[Files]
+    executor: Executor,
+    read_part: ReadPart[Item, Result],
+    parts: Sequence[Sequence[Item]],
+    failed: Callable[[Result], bool],
 ) -> Generator[list[Result], None, None]:
-    waiting = [executor.submit(_read_some, read, part) for part in parts]
-    for part, result in zip(parts, waiting, strict=True):
-        try:
-            yield result.result()
-        except BrokenExecutor:
-            yield _read_some(read, part)
+    """The results of all parts, in order; what fails elsewhere is read here."""
+    waiting: list[Future[list[Result]]] = []
+    rescued = 0
+    try:
+        waiting.extend(executor.submit(read_part, part) for part in parts)
+        for part, future in zip(parts, waiting, strict=True):
+            try:
+                results = future.result()
+            except Exception:
+                # Whatever befell the executor or its workers. An error of ours comes again here.
+                results = read_part(part)
+            lost = [at for at, result in enumerate(results) if failed(result)]
+            if lost:
+                # Only here is it certain that a file is bad: elsewhere it may be out of sight.
+                again = read_part([part[at] for at in lost])
+                for at, result in zip(lost, again, strict=True):
+                    rescued += not failed(result)
+                    results[at] = result
+            yield results
+    finally:
+        for future in waiting:
+            future.cancel()
+    if rescued:
+        import logging
+
+        logging.getLogger(__name__).warning(
+            "fr-analysis: %d of %d files could not be read by the executor and were read here: "
+            "its workers need to see the files by the same path, with the same rights",
+            rescued,
+            sum(map(len, parts)),
+        )
+
+
+def apart(function: Callable[[Item], Result], argument: Item) -> Result:
+    """Call a function where the threads that it starts do not matter: where possible, in a fork.
+
+    Args:
+        function: what to call; its result can be pickled. It must not raise.
+        argument: what to call it with.
+
+    Returns:
+        Its result.
+    """
+    if not can_fork():
+        return function(argument)
+    with contextlib.closing(_forked(lambda given: [function(given[0])], [[argument]], 1)) as found:
+        return next(found)[0]
+
+
+def _never(result: object) -> bool:
+    return False
 
 
 def read_all(
     read: Read[Result],
     files: Files,
-    track: Callable[[Files], Iterable[tuple[int, Path]]],
+    track: Callable[[Files], Iterable[object]],
     executor: Executor | None = None,
+    failed: Callable[[Result], bool] = _never,
 ) -> Iterator[Result]:
     """Read files, at once where that is faster.
 
@@ -195,6 +253,8 @@ def read_all(
         files: rank and path of each.
         track: passes the files on one by one, such as a progress bar does.
         executor: what runs ``read``; without one, forked processes where they pay.
+        failed: whether a result says that a file could not be read. What the executor could
+            not read is read in this process again, whose word counts.
 
     Returns:
         What ``read`` returns, in the order of the files. What a process that died was to read is
@@ -202,15 +262,46 @@ def read_all(
     """
     workers = _workers_for(files)
     if executor is None and workers < 2:
-        yield from (read(rank, path) for rank, path in track(files))
+        for _, (rank, path) in zip(track(files), files, strict=True):
+            yield read(rank, path)
         return
     starts = range(0, len(files), _FILES_AT_ONCE)
     parts = [files[start : start + _FILES_AT_ONCE] for start in starts]
-    found = _with(executor, read, parts) if executor else _forked(read, parts, workers)
+    read_part = functools.partial(_read_some, read)
+    yield from read_parts(read_part, parts, track(files), executor, workers, failed)
+
+
+def read_parts(
+    read_part: ReadPart[Item, Result],
+    parts: Sequence[Sequence[Item]],
+    tracked: Iterable[object],
+    executor: Executor | None,
+    workers: int,
+    failed: Callable[[Result], bool],
+) -> Iterator[Result]:
+    """Read parts of the files, each in one go, with an executor or in forked processes.
+
+    Args:
+        read_part: reads the files of one part.
+        parts: the files.
+        tracked: gives one element for each file, such as a progress bar does.
+        executor: what runs ``read_part``; without one, forked processes do, or this one.
+        workers: in how many processes to read without an executor; 0 for in this one.
+        failed: as in ``read_all``.
+
+    Returns:
+        What ``read_part`` returns, in the order of the files.
+    """
+    if executor is not None:
+        found = _with(executor, read_part, parts, failed)
+    elif workers:
+        found = _forked(read_part, parts, workers)
+    else:
+        found = (read_part(part) for part in parts)
     with contextlib.closing(found):
-        shown = iter(track(files))
-        for part in found:
-            for result in part:
+        shown = iter(tracked)
+        for results in found:
+            for result in results:
                 next(shown)
                 yield result
         # A progress bar is closed by its end.

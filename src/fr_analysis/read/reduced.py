@@ -65,6 +65,7 @@ from fr_analysis.trace import (
     RankDump,
     RankStacks,
     Signature,
+    Source,
     ThreadStack,
     Unread,
     UnreadMany,
@@ -151,6 +152,10 @@ class Contents:
         for rank, answer in stacks.items():
             if answer.threads or rank not in self.stacks:
                 self.stacks[rank] = answer
+
+
+Results = list[RankDump | Unread] | Contents
+"""What one file holds: a dump, and its copy in JSON where that is needed; or a reduced file."""
 
 
 def _arrow() -> Any:
@@ -278,7 +283,9 @@ class _Writer:
         }
 
 
-def _unread_rows(unread: Iterable[Unread], name_of: Callable[[Path], str]) -> list[dict[str, Any]]:
+def _unread_rows(
+    unread: Iterable[Unread], name_of: Callable[[Source], str]
+) -> list[dict[str, Any]]:
     return [
         {
             "name": name_of(found.path),
@@ -291,7 +298,7 @@ def _unread_rows(unread: Iterable[Unread], name_of: Callable[[Path], str]) -> li
 
 
 def _tables(
-    contents: Contents, name_of: Callable[[Path], str], group_world_size: int | None
+    contents: Contents, name_of: Callable[[Source], str], group_world_size: int | None
 ) -> bytes:
     writer = _Writer()
     dumps = [writer.dump(dump, name_of(dump.source)) for dump in contents.dumps]
@@ -326,7 +333,7 @@ def write_reduced(
     contents: Contents,
     stream: IO[bytes],
     *,
-    name_of: Callable[[Path], str],
+    name_of: Callable[[Source], str],
     group_world_size: int | None = None,
 ) -> None:
     """Write one reduced file.
