@@ -113,7 +113,6 @@ def _slope(results: dict[str, Any], of: Any) -> tuple[float, float]:
 
 
 def _projection(results: dict[str, Any]) -> Rows:
-    cores = results["machine"]["cores"]
     entries = RANKS * ENTRIES
     start_s, entry_s = _slope(results, lambda case: median(case["tools"]["fr-analysis"]["seconds"]))
     base_mb, entry_mb = _slope(results, lambda case: max(case["tools"]["fr-analysis"]["peak_mb"]))

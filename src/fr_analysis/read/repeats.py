@@ -16,6 +16,7 @@ be left out.)
 
 from __future__ import annotations
 
+import functools
 import pickle
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -227,8 +228,9 @@ class _Layout:
     Attributes:
         length: of the entry. keys: its fields, by the numbers that refer to them, and their names.
         fixed: a mask with a byte of ones for each byte that is the same in all entries of this
-            layout: all but the arguments of opcodes. told: for each that holds what the entry
-            tells, apart from numbers and times.
+            layout: all but the arguments of opcodes.
+        columns: the words that tell entries of this layout apart. told: of each, a mask of the
+            bytes that do: arguments, but no numbers and times.
         numbers: place, bytes and signedness of the counting fields that are integers.
         puts: places of the numbers, of four bytes, that values are given.
     """
@@ -236,6 +238,7 @@ class _Layout:
     length: int
     keys: list[tuple[int, str]]
     fixed: Words
+    columns: IntColumn
     told: Words
     numbers: dict[str, tuple[int, int, bool]]
     puts: IntColumn
@@ -296,11 +299,14 @@ class _Entry(_Walker):
         for first, size in [*untold, *((first, size) for first, size, _ in numbers.values())]:
             changes[first] -= 1
             changes[first + size] += 1
+        same, told = _mask(fixed), _mask(changes)
+        columns = np.flatnonzero(told & ~same)
         return _Layout(
             end - start,
             keys,
-            _mask(fixed),
-            _mask(changes),
+            same,
+            columns,
+            (told & ~same)[columns],
             numbers,
             puts,
         )
@@ -381,6 +387,7 @@ class _Rows:
 
     Attributes:
         starts, ends: the places. layout: of each, an index into ``layouts``, or -1.
+        members: for each layout, which of the places are of it, and the words from there on.
         first_put, last_put: the least and greatest number that values are given, or -1.
         run_end: for each place, the first one from there on that is of no layout.
     """
@@ -392,8 +399,8 @@ class _Rows:
         width = longest // 8 + 1
         self.starts, self.ends = starts, np.append(starts[1:], starts[-1])
         self.bytes = _Bytes(content, 8 * width)
-        self.words = self.bytes.words(starts, width)
         self.layouts: list[_Layout] = []
+        self.members: list[tuple[IntColumn, Words]] = []
         self.layout = np.full(len(starts), -1, dtype=np.int64)
         known, counts = np.unique(lengths, return_counts=True)
         tries = _MOST_SHAPES
@@ -404,7 +411,7 @@ class _Rows:
             if length > longest:
                 continue
             left = np.flatnonzero(lengths == length)
-            words = self.words[left, : length // 8 + 1]
+            words = self.bytes.words(starts[left], length // 8 + 1)
             while len(left) > 1 and tries:
                 tries -= 1
                 start = int(starts[left[0]])
@@ -419,6 +426,7 @@ class _Rows:
                 alike = ~((words ^ words[0]) & layout.fixed).any(axis=1)
                 self.layout[left[alike]] = len(self.layouts)
                 self.layouts.append(layout)
+                self.members.append((left[alike], words[alike]))
                 left, words = left[~alike], words[~alike]
         self.first_put = np.full(len(starts), -1, dtype=np.int64)
         self.last_put = self.first_put.copy()
@@ -640,19 +648,24 @@ def _shorten(
 
 def _first_alike(rows: _Rows, chosen: IntColumn) -> IntColumn | None:
     """For each of the chosen rows, the first of them that tells the same; None on a collision."""
-    layout = rows.layout[chosen]
-    told: Words = rows.words[chosen]
-    masks = np.zeros((len(rows.layouts), told.shape[1]), dtype=np.uint64)
-    for mask, its_layout in zip(masks, rows.layouts, strict=True):
-        mask[: len(its_layout.told)] = its_layout.told
-    told &= masks[layout]
-    sums = told @ _weights(told.shape[1])
-    _, first, which = np.unique(sums, return_index=True, return_inverse=True)
-    found = first[which]
-    same = (layout == layout[found]).all() and (told == told[found]).all()
-    return found if same else None
+    position = np.full(len(rows.starts), -1, dtype=np.int64)
+    position[chosen] = np.arange(len(chosen))
+    found = np.empty(len(chosen), dtype=np.int64)
+    for layout, (members, words) in zip(rows.layouts, rows.members, strict=True):
+        mine = np.flatnonzero(position[members] >= 0)
+        told = words[mine[:, None], layout.columns] & layout.told
+        _, first, which = np.unique(
+            told @ _weights(told.shape[1]), return_index=True, return_inverse=True
+        )
+        same = first[which]
+        if (told != told[same]).any():
+            return None
+        at = position[members[mine]]
+        found[at] = at[same]
+    return found
 
 
+@functools.cache
 def _weights(count: int) -> Words:
     """Odd numbers: entries that differ have different sums of words, but for rare collisions."""
     return np.random.default_rng(count).integers(1 << 63, size=count, dtype=np.uint64) * 2 + 1
