@@ -28,6 +28,7 @@ from typing import Any
 
 import psutil
 
+from benchmarks import columns
 from benchmarks.inputs import LargeJob, write_job
 from benchmarks.results import as_markdown, keep, spread
 
@@ -110,6 +111,7 @@ class Measured:
     seconds: list[float] = field(default_factory=list)
     peak_mb: list[float] = field(default_factory=list)
     failed: str | None = None
+    is_too_slow: bool = False
 
 
 def _memory(process: psutil.Process) -> float:
@@ -177,15 +179,18 @@ def measure(case: Case, dumps: Path) -> dict[str, Measured]:
         # Every other round the other way round: no tool always runs on files that are warm.
         for tool in case.tools if turn % 2 == 0 else case.tools[::-1]:
             result = measured[tool.name]
-            if result.failed:
+            if result.is_too_slow:
                 continue
             try:
                 seconds, peak, output = run(tool, dumps)
             except TimeoutError as error:
                 result.failed = str(error)
+                result.is_too_slow = True
                 continue
             if "Traceback" in output:
                 result.failed = output.strip().splitlines()[-1][:200]
+            elif "Too many mismatches" in output:
+                result.failed = "stops at its cap of mismatches"
             elif tool.answers and (wrong := _wrong_answer(case.job, output)):
                 result.failed = f"answered {wrong}"
             result.seconds.append(seconds)
@@ -270,6 +275,7 @@ def measure_cases(cases: Sequence[Case]) -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": {name: importlib.metadata.version(name) for name in names},
         "startup_s": startup(),
+        "columns": columns.measure(),
         "cases": found,
     }
 

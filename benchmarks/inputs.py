@@ -85,13 +85,28 @@ FRAMES = [
     + [{"name": caller, "filename": "/home/you/train.py", "line": line}]
     for caller, line in (("forward", 31), ("backward", 47), ("step", 60))
 ]
+_ONE, _ALL = 0, 1
+"""How many times its size a tensor has: once, or once for each rank of the group."""
 _CALLS = (
-    (1, "nccl:all_reduce", [[4096, 1024]], 0),
-    (1, "nccl:_all_gather_base", [[512, 1024]], 0),
-    (1, "nccl:all_reduce", [[4096, 1024]], 1),
-    (2, "nccl:_reduce_scatter_base", [[1048576]], 1),
-    (2, "nccl:_all_gather_base", [[131072]], 2),
+    (1, "nccl:all_reduce", [4096, 1024], _ONE, _ONE, 0),
+    (1, "nccl:_all_gather_base", [512, 1024], _ONE, _ALL, 0),
+    (1, "nccl:all_reduce", [4096, 1024], _ONE, _ONE, 1),
+    (2, "nccl:_reduce_scatter_base", [65536], _ALL, _ONE, 1),
+    (2, "nccl:_all_gather_base", [131072], _ONE, _ALL, 2),
 )
+"""Group, operation, size of a part, of the input, of the output, and stack."""
+
+
+@dataclass(frozen=True)
+class _Call:
+    """What a rank calls; ``which`` of its groups, and of the stacks."""
+
+    which: int
+    name: str
+    input_size: list[int]
+    output_size: list[int]
+    frames: int
+    is_p2p: bool = False
 
 
 def _transfers(job: LargeJob, rank: int) -> Iterator[str]:
@@ -103,49 +118,60 @@ def _transfers(job: LargeJob, rank: int) -> Iterator[str]:
         yield f"nccl:send {stage}->{stage + 1}"
 
 
-def _calls(job: LargeJob, rank: int) -> Iterator[tuple[int, str, list[list[int]], int, bool]]:
-    """What a rank calls: group, operation, sizes, stack, and whether it is a transfer."""
+def _calls(job: LargeJob, rank: int) -> Iterator[_Call]:
+    """What a rank calls, one after the other."""
+    sizes = [len(members) for _, _, members in job.groups_of(rank)]
+    steps = []
+    for which, name, size, of_input, of_output, frames in _CALLS:
+        where = 0 if job.one_group else which
+        input_size, output_size = (
+            [size[0] * (sizes[where] if of is _ALL else 1), *size[1:]]
+            for of in (of_input, of_output)
+        )
+        steps.append(_Call(where, name, input_size, output_size, frames))
+    transfers = [
+        _Call(3, name, [4096, 1024], [4096, 1024], 0, True) for name in _transfers(job, rank)
+    ]
     for at in range(job.entries):
-        which, name, sizes, frames = _CALLS[at % 5]
-        yield (0 if job.one_group else which), name, sizes, frames, False
+        yield steps[at % 5]
         if job.transfers and at % 5 == 0:
-            for transfer in _transfers(job, rank):
-                yield 3, transfer, [[4096, 1024]], 0, True
+            yield from transfers
     if job.missing is None or rank != job.missing:
-        yield 0, "nccl:all_reduce", [[1]], 2, False
+        yield _Call(0, "nccl:all_reduce", [1], [1], 2)
 
 
 def _entries(job: LargeJob, rank: int) -> Iterator[dict[str, Any]]:
     groups = job.groups_of(rank)
     collectives, transfers = [0] * len(groups), [0] * len(groups)
     calls = list(_calls(job, rank))
-    for record, (which, name, sizes, frames, is_p2p) in enumerate(calls):
+    for record, call in enumerate(calls):
         hangs = job.missing not in (None, rank) and record + 1 == len(calls)
-        counts = transfers if is_p2p else collectives
+        which = call.which
+        counts = transfers if call.is_p2p else collectives
         counts[which] += 1
         created = BEGIN_NS + record * STEP_NS + rank % 97 * 1000
         yield {
-            "frames": list(FRAMES[frames]),
+            "frames": list(FRAMES[call.frames]),
             "record_id": record,
             "pg_id": which,
             "process_group": (groups[which][0], groups[which][1]),
             "collective_seq_id": collectives[which],
             "p2p_seq_id": transfers[which],
             "op_id": collectives[which] + transfers[which],
-            "profiling_name": name,
+            "profiling_name": call.name,
             "time_created_ns": created,
             "duration_ms": None if hangs else 0.8,
             # As torch writes them: lists of their own, strings and frames shared.
-            "input_sizes": [list(size) for size in sizes],
+            "input_sizes": [list(call.input_size)],
             "input_dtypes": ["BFloat16"],
-            "output_sizes": [list(size) for size in sizes],
+            "output_sizes": [list(call.output_size)],
             "output_dtypes": ["BFloat16"],
             "state": "started" if hangs else "completed",
             "time_discovered_started_ns": created + 100_000,
             "time_discovered_completed_ns": None if hangs else created + 900_000,
             "retired": not hangs,
             "timeout_ms": 600_000,
-            "is_p2p": is_p2p,
+            "is_p2p": call.is_p2p,
         }
 
 

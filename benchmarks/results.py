@@ -22,6 +22,13 @@ _SMALLER, _LARGER = "512 ranks, one missing", "2,048 ranks, one missing"
 RANKS, ENTRIES = 100_000, 2_000
 """The job that is too large to be measured."""
 
+WAYS = {
+    "numpy": "NumPy, from the dictionaries: all that the analysis needs, checked",
+    "pyarrow": "pyarrow, from the dictionaries: the same fields but for frames, unchecked",
+    "repeats": "repeats left out before unpickling, then NumPy: all that it needs, checked",
+}
+"""From a dump to columns, see ``benchmarks.columns``; the first two without the unpickling."""
+
 Rows = list[tuple[str, ...]]
 _HEAD = (
     "Job",
@@ -163,6 +170,11 @@ def as_page(results: dict[str, Any]) -> str:
             _start(results),
             NVIDIA,
             "",
+            ".. columns begin",
+            "",
+            _columns(results),
+            ".. columns end",
+            "",
             ".. measured-reduced begin",
             "",
             f"{small['ranks']} ranks with {small['entries']:,} entries together, "
@@ -183,6 +195,15 @@ def as_page(results: dict[str, Any]) -> str:
             ".. projection end",
             "",
         ]
+    )
+
+
+def _columns(results: dict[str, Any]) -> str:
+    rows = [(WAYS[way], spread(ratios)) for way, ratios in results["columns"].items()]
+    return _table(
+        "One dump in one process, beside pickle.load of the same dump",
+        ("From the dump to columns", "Times as long as pickle.load"),
+        rows,
     )
 
 

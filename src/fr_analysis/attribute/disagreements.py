@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from fr_analysis.attribute.waits import ABORT_NS, Wait
 from fr_analysis.diagnosis import FaultKind
+from fr_analysis.match.columns import EndToEnd
 from fr_analysis.match.progress import Join, Progress
 from fr_analysis.match.semantics import Agreement, agreement, elements
 from fr_analysis.trace import UNKNOWN, Completion
@@ -136,24 +137,12 @@ def _number_of(progress: Progress, group: int, joins: list[Join]) -> int:
 
 def _all_to_alls(progress: Progress) -> list[tuple[int, int]]:
     """Group and number of every all-to-all, in order."""
-    trace = progress.trace
-    found = set()
-    for rank, dump in trace.dumps.items():
-        wanted = {
-            at for at, s in enumerate(dump.signatures) if agreement(s).operation == "all_to_all"
-        }
-        if not wanted:
-            continue
-        mine = progress.rank == rank
-        for group, number, row in zip(
-            progress.group[mine].tolist(),
-            progress.number[mine].tolist(),
-            progress.row[mine].tolist(),
-            strict=True,
-        ):
-            if int(dump.operations.signature[row]) in wanted:
-                found.add((group, number))
-    return sorted(found)
+    all_ranks = EndToEnd(progress.trace)
+    is_one = all_ranks.of_signatures(lambda s: agreement(s).operation == "all_to_all")
+    rows = is_one[all_ranks.places(progress)] > 0
+    return sorted(
+        set(zip(progress.group[rows].tolist(), progress.number[rows].tolist(), strict=True))
+    )
 
 
 def _finished_in_time(progress: Progress, join: Join) -> bool:

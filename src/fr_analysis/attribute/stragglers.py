@@ -7,7 +7,6 @@ that time inside an operation, and a clock that is ahead by any constant changes
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,29 +56,30 @@ def find_stragglers(progress: Progress) -> list[Lateness]:
     own = _own_times(progress)
     spans = {rank: _span(dump) for rank, dump in progress.trace.dumps.items()}
     for group in progress.groups.groups:
-        late: dict[int, list[tuple[int, int]]] = defaultdict(list)
-        compared = 0
-        for number, times in own[group.index].items():
-            if len(times) < max(len(group.members), 2):
-                continue
-            compared += 1
-            rank = max(times, key=lambda member: times[member])
-            others = sorted(times[member] for member in times if member != rank)
-            excess = times[rank] - others[-1]
-            if excess >= max(_LEAST_NS, others[len(others) // 2]):
-                late[rank].append((number, excess))
-        for rank, delays in late.items():
-            amounts = sorted(amount for _, amount in delays)
-            if len(delays) < _LEAST_TIMES or sum(amounts) < _LEAST_SHARE * spans[rank]:
+        members = np.array(group.members)
+        if len(members) < 2:
+            continue
+        rows = whole_collectives(progress, group.index, group.members)
+        rows = rows[(own[rows] != UNKNOWN).all(axis=1)]
+        times = own[rows]
+        others = np.sort(times, axis=1)[:, :-1]
+        slowest = times.argmax(axis=1)
+        excess = times.max(axis=1, initial=0) - others.max(axis=1, initial=0)
+        usual = others[:, others.shape[1] // 2]
+        late = np.flatnonzero(excess >= np.maximum(_LEAST_NS, usual))
+        for member in np.unique(slowest[late]).tolist():
+            at = late[slowest[late] == member]
+            rank, amounts = int(members[member]), np.sort(excess[at])
+            if len(at) < _LEAST_TIMES or amounts.sum() < _LEAST_SHARE * spans[rank]:
                 continue
             lateness = Lateness(
                 rank,
                 group.index,
-                delays[0][0],
-                len(delays),
-                compared,
-                amounts[len(amounts) // 2],
-                sum(amounts),
+                int(progress.number[rows[at[0], 0]]),
+                len(at),
+                len(rows),
+                int(amounts[len(amounts) // 2]),
+                int(amounts.sum()),
             )
             if rank not in found or found[rank].total_ns < lateness.total_ns:
                 found[rank] = lateness
@@ -91,29 +91,22 @@ def _span(dump: RankDump) -> int:
     return int(created.max() - created.min()) if len(created) else 0
 
 
-def _own_times(progress: Progress) -> list[dict[int, dict[int, int]]]:
-    """Per group and number, each member's own time before it joined."""
-    own: list[dict[int, dict[int, int]]] = [defaultdict(dict) for _ in progress.groups.groups]
+def _own_times(progress: Progress) -> IntColumn:
+    """Per row of the table of collectives, the rank's own time before it joined, or UNKNOWN."""
     ends = _ends(progress)
-    for rank, dump in progress.trace.dumps.items():
-        if not len(dump.operations):
-            continue
-        operations = dump.operations
-        joined = np.where(
-            operations.started_ns != UNKNOWN, operations.started_ns, operations.created_ns
-        )
-        # The end of all that the rank did before: the newest end of the rows in front.
-        before = np.r_[UNKNOWN, np.maximum.accumulate(ends[rank])[:-1]]
-        mine = progress.rank == rank
-        for group, number, row in zip(
-            progress.group[mine].tolist(),
-            progress.number[mine].tolist(),
-            progress.row[mine].tolist(),
-            strict=True,
-        ):
-            if before[row] != UNKNOWN and joined[row] != UNKNOWN:
-                own[group][number][rank] = max(0, int(joined[row] - before[row]))
-    return own
+    all_ranks = EndToEnd(progress.trace)
+    started = all_ranks.column(lambda operations: operations.started_ns)
+    created = all_ranks.column(lambda operations: operations.created_ns)
+    joined = np.where(started != UNKNOWN, started, created)
+    # The end of all that the rank did before: the newest end of the rows in front.
+    before = [
+        np.append(UNKNOWN, np.maximum.accumulate(ends[rank])[:-1])
+        for rank in all_ranks.ranks.tolist()
+        if len(ends[rank])
+    ]
+    ended = np.concatenate([np.zeros(0, dtype=np.int64), *before])
+    own = np.where((ended != UNKNOWN) & (joined != UNKNOWN), np.maximum(0, joined - ended), UNKNOWN)
+    return own[all_ranks.places(progress)]
 
 
 def _ends(progress: Progress) -> dict[int, IntColumn]:
