@@ -1,5 +1,6 @@
 """Dumps at URLs are read as local ones are, from a real S3 server."""
 
+import contextlib
 import errno
 import gzip
 import json
@@ -20,6 +21,7 @@ from fr_analysis import FrAnalysisError
 from fr_analysis.cli import ExitStatus
 from fr_analysis.read import read_trace, remote
 from fr_analysis.read.remote import Url, redacted
+from fr_analysis.reduce import reduce
 from fr_analysis.trace import UNKNOWN
 from s3_server import S3Server, s3_server
 from support import ROOT
@@ -110,6 +112,23 @@ def test_the_command_answers_as_for_local_files(temporary: Path) -> None:
     assert far.stdout == near.stdout
     assert far.stderr == ""
     assert "s3://hang/job/dumps/trace_0" in run("s3://hang/job/dumps/trace_0", "-v").stdout
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_reduced_file_in_place_of_the_dumps(
+    server: S3Server, temporary: Path, tmp_path: Path
+) -> None:
+    node = tmp_path / "node0.parquet"
+    reduce(HANG, node)
+    server.put("reduced", "job", [node])
+    trace = read_trace("s3://reduced/job/")
+    assert [str(dump.source) for dump in trace.dumps.values()] == [
+        "s3://reduced/job/node0.parquet/trace_0",
+        "s3://reduced/job/node0.parquet/trace_1",
+    ]
+    answers = [run(path, "--format", "json") for path in ("s3://reduced/job/", str(HANG))]
+    assert answers[0].stdout == answers[1].stdout
+    assert answers[0].returncode == ExitStatus.FAULT
     assert list(temporary.iterdir()) == []
 
 
@@ -326,8 +345,13 @@ def test_nothing_is_left_when_it_is_ended(server: S3Server, temporary: Path, num
     with subprocess.Popen(command("s3://hang/job/dumps"), stderr=subprocess.PIPE) as process:
         assert asked.wait(20)
         assert len(list(temporary.iterdir())) == 1
-        process.send_signal(number)
-        assert process.wait(10) == 128 + number
+        # Python loses an interrupt that comes while it forks: one presses Ctrl-C again.
+        for _ in range(3):
+            process.send_signal(number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(4)
+                break
+        assert process.wait(0) == 128 + number
         assert process.stderr is not None
         assert b"Traceback" not in process.stderr.read()
     over.set()
