@@ -132,6 +132,18 @@ def test_a_reduced_file_in_place_of_the_dumps(
     assert list(temporary.iterdir()) == []
 
 
+def test_an_object_that_is_no_dump_is_named_by_its_url(
+    server: S3Server, temporary: Path, tmp_path: Path
+) -> None:
+    bad = tmp_path / "trace_2"
+    bad.write_bytes(b"\x80\x02}")
+    server.put("damaged", "job", [*HANG.iterdir(), bad])
+    answer = run("s3://damaged/job/", "--format", "json")
+    (unread,) = json.loads(answer.stdout)["unread"]
+    assert unread["path"] == "s3://damaged/job/trace_2"
+    assert list(temporary.iterdir()) == []
+
+
 def test_a_file_url(tmp_path: Path) -> None:
     answer = run(HANG.as_uri())
     assert (answer.stdout, answer.stderr) == (run(str(HANG)).stdout, "")
