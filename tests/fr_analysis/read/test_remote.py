@@ -329,7 +329,9 @@ def test_the_limit_on_a_file_holds(monkeypatch: pytest.MonkeyPatch, temporary: P
         read_trace("s3://hang/job/dumps")
     # It may grow after it was listed.
     url = Url("s3://hang", "hang/job/dumps/trace_0", "s3://hang/job/dumps/trace_0", size=10)
-    ((result,),) = remote.read_part(lambda rank, path: pytest.fail("read"), None, [(0, url)])
+    ((result,),) = remote.read_part(
+        lambda files: pytest.fail("read") if files else [], None, [(0, url)]
+    )
     assert "is larger than" in result.reason  # type: ignore[union-attr]
     assert list(temporary.iterdir()) == []
 
@@ -340,7 +342,9 @@ def test_a_full_disk_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
     url = Url("s3://hang", "hang/job/dumps/trace_0", "s3://hang/job/dumps/trace_0")
     monkeypatch.setattr("tempfile.TemporaryDirectory", full)
-    ((result,),) = remote.read_part(lambda rank, path: pytest.fail("read"), None, [(0, url)])
+    ((result,),) = remote.read_part(
+        lambda files: pytest.fail("read") if files else [], None, [(0, url)]
+    )
     assert "No space left" in result.reason  # type: ignore[union-attr]
 
 
