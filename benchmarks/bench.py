@@ -286,6 +286,7 @@ def main() -> int:
     """Measure, print, and keep the results."""
     parser = argparse.ArgumentParser(description="measure speed side by side")
     parser.add_argument("--gate", type=float, metavar="RATIO", help="fail above this ratio")
+    parser.add_argument("--rounds", type=int, metavar="N", help="so many rounds of each case")
     options = parser.parse_args()
     if options.gate is not None:
         results = measure_cases([GATE])
@@ -296,7 +297,10 @@ def main() -> int:
             print(f"bench: {failed or f'more than {options.gate} times the floor'}")
             return 1
         return 0
-    results = measure_cases(CASES)
+    cases = CASES
+    if options.rounds is not None:
+        cases = tuple(dataclasses.replace(case, rounds=options.rounds) for case in CASES)
+    results = measure_cases(cases)
     keep(results)
     print(as_markdown(results))
     return 0
