@@ -22,6 +22,7 @@ import pickle
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -106,6 +107,7 @@ class _Walker:
         steps: places of all opcodes that were stepped on.
     """
 
+    most_steps: ClassVar[int] = _MOST_STEPS
     rows: Mapping[int, int]
     """Places from which ``_jump`` steps over many values."""
 
@@ -130,7 +132,7 @@ class _Walker:
         """Step from an opcode to the end; returns the place behind it."""
         content, stack, marks, steps = self.content, self.stack, self.marks, self.steps
         try:
-            while len(steps) < _MOST_STEPS:
+            while len(steps) < self.most_steps:
                 opcode = content[at]
                 steps.append(at)
                 length = _PUSHES.get(opcode)
@@ -261,6 +263,8 @@ class _Layout:
 
 class _Entry(_Walker):
     """Steps through one entry."""
+
+    most_steps = 2_000
 
     def _closed(self, opcode: int, height: int) -> bool:
         return height == 1 and not self.marks
