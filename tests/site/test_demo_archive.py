@@ -1,4 +1,4 @@
-"""The zip of all demos: what a reader unpacks runs as its README says, and is what the pages offer."""
+"""The zip of all demos: it runs as its README says, and holds what the pages offer one by one."""
 
 from __future__ import annotations
 

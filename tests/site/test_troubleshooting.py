@@ -64,7 +64,9 @@ def answers(folder: Path, patch: Patch) -> Iterator[str]:
     write(folder / "even" / "rank_0", waiting())
     write(folder / "even" / "rank_1", waiting(profiling_name="nccl:broadcast"))
     yield command(folder / "even")
-    yield command(ROOT / "tests" / "data" / "gloo_hang_3ranks")
+    write(folder / "alive" / "rank_0", waiting())
+    write(folder / "alive" / "rank_1", dump(2))
+    yield command(folder / "alive")
     for rank in (0, 1):
         gloo = [entry(number, profiling_name="gloo:all_reduce") for number in (1, 2, 3)]
         write(folder / "gloo" / f"rank_{rank}", dump(2) | {"entries": gloo})
