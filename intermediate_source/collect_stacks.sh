@@ -2,7 +2,8 @@
 # Writes the Python stacks of every rank on this host: sh collect_stacks.sh DIR [VARIABLE]
 #
 # Into DIR/pyspy_RANK.txt, one file per rank. VARIABLE is what tells a process its rank: RANK with
-# torchrun, which is the default; SLURM_PROCID with srun alone, OMPI_COMM_WORLD_RANK with Open MPI.
+# torchrun, which is the default, or ROLE_RANK where the container itself sets RANK;
+# SLURM_PROCID with srun alone, OMPI_COMM_WORLD_RANK with Open MPI.
 # It needs py-spy, and the right to trace the processes: that of root, or of their owner where the
 # system lets owners. Each process is stopped for a moment, and goes on.
 out=${1:?"name a directory: sh collect_stacks.sh DIR"}
@@ -11,8 +12,9 @@ mkdir -p "$out" || exit 2
 
 # The rank of a process that runs Python; nothing for any other.
 rank_of() {
-    case $(readlink "/proc/$1/exe") in
-        */*python*) tr '\0' '\n' <"/proc/$1/environ" | sed -n "s/^$variable=//p" | head -n 1 ;;
+    program=$(readlink "/proc/$1/exe")
+    case ${program##*/} in
+        python*) tr '\0' '\n' <"/proc/$1/environ" | sed -n "s/^$variable=//p" | head -n 1 ;;
     esac
 }
 
