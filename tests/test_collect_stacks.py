@@ -21,6 +21,10 @@ PAGES = ROOT / "intermediate_source"
 VARIABLE = "FR_TEST_OF_COLLECT_STACKS_RANK"
 """In the place of RANK, which other jobs on this machine have too."""
 
+SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
+MAY_TRACE = os.geteuid() == 0 or not SCOPE.exists() or SCOPE.read_text().strip() == "0"
+pytestmark = pytest.mark.skipif(not MAY_TRACE, reason="only root may trace processes here")
+
 JOB = """
 import os, pathlib, pickle, subprocess, sys, threading, time
 from datetime import timedelta

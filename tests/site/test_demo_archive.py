@@ -20,7 +20,7 @@ from site_build.gallery import load_scenario
 from support import ROOT
 
 SOURCES = ROOT / "intermediate_source"
-OFFERING = ("debug_hangs_with_flight_recorder", "hang_gallery/index")
+OFFERING = ("debug_hangs_with_flight_recorder", "hang_gallery/index", "exercises/index")
 
 
 def downloads(site: Path, page: str) -> list[Path]:
