@@ -2,7 +2,7 @@
 
 from sphinx.application import Sphinx
 
-from site_build import budget, cards, demos, gallery, gallery_index, pages
+from site_build import budget, cards, demo_archive, demos, gallery, gallery_index, pages
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
@@ -11,6 +11,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     cards.setup(app)
     pages.setup(app)
     demos.setup(app)
+    demo_archive.setup(app)
     gallery.setup(app)
     gallery_index.setup(app)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
