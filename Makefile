@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 SITE := _build/html
 PORT ?= 8000
+# Between the tries of linkcheck-external, in seconds.
+PAUSE ?= 60
 # -W: a warning is an error; --keep-going: show them all first; -n: a dangling reference is a warning.
 SPHINXOPTS ?= -W --keep-going -n
 
@@ -52,8 +54,10 @@ lint: setup  ## style, types, spelling and RST
 linkcheck: html  ## links, anchors, pictures and downloads of the built site, offline
 	@$(LYCHEE) --offline $(SITE)
 
+# lychee asks again a host that has had too many requests, but not one that fails for a moment.
 linkcheck-external: html  ## the links to other hosts too, for those with a network
-	@$(LYCHEE) $(SITE)
+	@again() { echo "Looking again in $$1 s ..."; sleep $$1; $(LYCHEE) $(SITE); }; \
+	$(LYCHEE) $(SITE) || again $(PAUSE) || again $(PAUSE)
 
 linklist: html  ## list the links to other hosts
 	@$(LYCHEE) --dump $(SITE) | grep '^http' | sort -u
