@@ -67,6 +67,12 @@ def scaffold(name: str, folder: Path = FOLDER) -> Path:
     )
     with (folder / "order.txt").open("a", encoding="utf-8") as order:
         order.write(f"{name}\n")
+    # Where the site keeps a list of its addresses, a build with one that is not listed fails.
+    published = folder.parent / "published_urls.txt"
+    if published.exists():
+        urls = {*published.read_text(encoding="utf-8").split()}
+        urls.add(f"intermediate/{FOLDER.name}/{name}.html")
+        published.write_text("\n".join(sorted(urls)) + "\n", encoding="utf-8")
     return script
 
 

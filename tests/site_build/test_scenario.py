@@ -19,24 +19,42 @@ GALLERY = "intermediate_source/hang_gallery"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A gallery's folder with one page and the index."""
+    """A gallery's folder with one page and the index, and the list of published addresses."""
+    folder = tmp_path / "hang_gallery"
+    folder.mkdir()
+    (tmp_path / "published_urls.txt").write_text("index.html\nsearch.html\n")
     for name in ("slow_checkpoint.py", "index.rst"):
-        shutil.copy(CANONICAL.parent / name, tmp_path)
-    (tmp_path / "order.txt").write_text("slow_checkpoint\n")
-    return tmp_path
+        shutil.copy(CANONICAL.parent / name, folder)
+    (folder / "order.txt").write_text("slow_checkpoint\n")
+    return folder
 
 
-def test_a_new_page_builds(tmp_path: Path) -> None:
-    """Begun as `make scenario` does, in sources whose gallery has no other page."""
+@pytest.fixture
+def sources(tmp_path: Path) -> Path:
+    """A site that has the gallery alone, as `conf.py` sets it up, and in it no page yet."""
     sources = tmp_path / "sources"
     shutil.copytree(ROOT / "src", sources / "src", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(ROOT / "_static", sources / "_static")
-    (sources / GALLERY).mkdir(parents=True)
-    indexes = ("intermediate_source/index.rst", f"{GALLERY}/index.rst")
-    for name in ("conf.py", "pyproject.toml", *indexes):
-        shutil.copy(ROOT / name, sources / name)
-    canonical = Path(shutil.copy(CANONICAL, sources / GALLERY))
+    gallery = sources / GALLERY
+    gallery.mkdir(parents=True)
+    shutil.copy(CANONICAL, gallery)
+    (gallery / "index.rst").write_text("Gallery\n=======\n\n.. hang-gallery::\n")
+    (gallery.parent / "index.rst").write_text(":orphan:\n\nPages\n=====\n")
+    (sources / "index.rst").write_text(
+        "Site\n====\n\n.. toctree::\n\n   intermediate/hang_gallery/index\n"
+    )
+    (sources / "conf.py").write_text(
+        "import runpy, sys\n"
+        f"sphinx_gallery_conf = runpy.run_path({str(ROOT / 'conf.py')!r})['sphinx_gallery_conf']\n"
+        f"sys.path.insert(0, {str(sources / 'src')!r})\n"
+        "extensions = ['sphinx_gallery.gen_gallery', 'site_build.cards',\n"
+        "              'site_build.gallery', 'site_build.gallery_index']\n"
+        "exclude_patterns = ['intermediate_source']\n"
+        "html_theme = 'basic'\n"
+    )
+    return sources
 
+
+def test_a_new_page_builds(sources: Path) -> None:
     begun = subprocess.run(
         [sys.executable, "-m", "site_build.scenario", "my_hang"],
         cwd=sources,
@@ -47,28 +65,30 @@ def test_a_new_page_builds(tmp_path: Path) -> None:
         check=False,
     )
     assert begun.returncode == 0, begun.stderr
-    script = sources / GALLERY / "my_hang.py"
-    assert begun.stdout.startswith(f"{script}: begun")
+    assert begun.stdout.startswith(f"{sources / GALLERY / 'my_hang.py'}: begun")
+    # Its last section is taken from there; the page itself need not be built.
+    (sources / GALLERY / CANONICAL.name).unlink()
 
-    canonical.unlink()
-    with (sources / "conf.py").open("a") as conf:
-        conf.write("\ndemo_sources = []\n")
-    (sources / "index.rst").write_text(
-        "Site\n====\n\n.. toctree::\n\n   intermediate/hang_gallery/index\n"
-    )
-    (sources / "distributed.rst").write_text(":orphan:\n\nDistributed\n===========\n")
-    built = sphinx_build(sources, tmp_path / "html")
+    html = sources / "html"
+    built = sphinx_build(sources, html)
     assert built.returncode == 0, built.stdout[-2000:] + built.stderr[-4000:]
     assert "my_hang: ran in " in built.stdout
-    page = (tmp_path / "html/intermediate/hang_gallery/my_hang.html").read_text()
+    page = (html / "intermediate/hang_gallery/my_hang.html").read_text()
     for shown in ("suspect rank 1", "wait_for_nobody", "With the fix", "HEALTHY"):
         assert shown in page
-    assert "my_hang.html" in (tmp_path / "html/intermediate/hang_gallery/index.html").read_text()
+    assert "my_hang.html" in (html / "intermediate/hang_gallery/index.html").read_text()
+
+
+def test_a_new_page_is_listed(folder: Path) -> None:
+    scaffold("my_hang", folder)
+    assert (folder / "order.txt").read_text() == "slow_checkpoint\nmy_hang\n"
+    assert (folder.parent / "published_urls.txt").read_text() == (
+        "index.html\nintermediate/hang_gallery/my_hang.html\nsearch.html\n"
+    )
 
 
 def test_a_new_page_has_the_style_of_the_others(folder: Path) -> None:
     script = scaffold("my_hang", folder)
-    assert (folder / "order.txt").read_text() == "slow_checkpoint\nmy_hang\n"
     text = script.read_text()
     # Checked under the name that it would have here, for which some rules are off.
     name = f"{GALLERY}/my_hang.py"
