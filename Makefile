@@ -5,15 +5,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 SITE := _build/html
 PORT ?= 8000
+# Between the tries of linkcheck-external, in seconds.
+PAUSE ?= 60
 # -W: a warning is an error; --keep-going: show them all first; -n: a dangling reference is a warning.
 SPHINXOPTS ?= -W --keep-going -n
 
-# What the theme and its libraries bring in _static has links that are not ours to keep.
-LYCHEE = $(BIN)/lychee --include-fragments --root-dir $(CURDIR)/$(SITE) --no-progress \
-    --exclude-path '_static/'
+# Its further options are in lychee.toml.
+LYCHEE = $(BIN)/lychee --root-dir $(CURDIR)/$(SITE)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup html test lint linkcheck linkcheck-external linklist compare bench bench-gate gallery-sync readme browser screenshot serve clean
+.PHONY: help setup html test lint linkcheck linkcheck-external linklist compare bench bench-gate gallery-sync scenario readme browser screenshot serve clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,7 +32,7 @@ $(VENV)/.installed: requirements.txt pyproject.toml
 	    { echo "make: $(PYTHON) has no venv module; on Debian or Ubuntu: apt-get install python3-venv"; exit 1; }
 	@echo "Installing into $(VENV) (a few minutes the first time) ..."
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install -r requirements.txt -e '.[dev]' >$(VENV)/install.log 2>&1 || \
+	@sh .ci/with-progress $(VENV)/install.log $(BIN)/python -m pip install -r requirements.txt -e '.[dev]' || \
 	    { grep -m1 '^ERROR' $(VENV)/install.log; \
 	      echo "make: packages could not be installed; check the network or the package index, then run make again (log: $(VENV)/install.log)"; exit 1; }
 	@touch $@
@@ -50,11 +51,13 @@ lint: setup  ## style, types, spelling and RST
 	@$(BIN)/codespell
 	@$(BIN)/sphinx-lint intermediate_source *.rst
 
-linkcheck: html  ## links, anchors and pictures of the built site, offline
+linkcheck: html  ## links, anchors, pictures and downloads of the built site, offline
 	@$(LYCHEE) --offline $(SITE)
 
+# lychee asks again a host that has had too many requests, but not one that fails for a moment.
 linkcheck-external: html  ## the links to other hosts too, for those with a network
-	@$(LYCHEE) $(SITE)
+	@again() { echo "Looking again in $$1 s ..."; sleep $$1; $(LYCHEE) $(SITE); }; \
+	$(LYCHEE) $(SITE) || again $(PAUSE) || again $(PAUSE)
 
 linklist: html  ## list the links to other hosts
 	@$(LYCHEE) --dump $(SITE) | grep '^http' | sort -u
@@ -74,6 +77,9 @@ serve: html  ## build, then serve the site on PORT (8000)
 gallery-sync: setup  ## copy the section that records the job into every gallery script
 	@PYTHONPATH=src $(BIN)/python -m site_build.recorded_job
 
+scenario: setup  ## begin a page of the hang gallery: make scenario NAME=my_hang
+	@PYTHONPATH=src $(BIN)/python -m site_build.scenario "$$NAME"
+
 readme: html  ## put the output of the build's own run into the README
 	@PYTHONPATH=src $(BIN)/python -m site_build.readme
 
@@ -84,7 +90,8 @@ browser:  ## install Debian's Chromium, for pictures and tests of pages, where t
 	done; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	    echo "Installing Chromium ..."; \
-	    { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } >/dev/null 2>&1 && exit 0; \
+	    sh .ci/with-progress "$$(mktemp)" sh -c \
+	        'apt-get update -q && apt-get install -y -q --no-install-recommends chromium' && exit 0; \
 	fi; \
 	echo "make: no Chromium here: pages are built without their screenshots, and tests of pages are skipped; install Chromium or Chrome to have both"
 

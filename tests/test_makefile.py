@@ -1,14 +1,22 @@
-"""Where set-up cannot work, make says in one line what to do."""
+"""Where set-up cannot work, make says what to do; where it takes long, that it is at work."""
 
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from site_build.browser import find_chromium
 from support import ROOT
+
+FIRST_OUTPUT_S = 5
 
 
 @pytest.fixture
@@ -16,6 +24,7 @@ def checkout(tmp_path: Path) -> Path:
     """A checkout with just what set-up reads, and no .venv."""
     for name in ("Makefile", "requirements.txt", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path)
+    shutil.copytree(ROOT / ".ci", tmp_path / ".ci")
     return tmp_path
 
 
@@ -82,6 +91,56 @@ def test_no_network(checkout: Path) -> None:
     )
     assert "check the network or the package index, then run make again" in complaint(done)
     assert not (checkout / ".venv" / ".installed").exists()
+
+
+@contextmanager
+def lines_of_make(checkout: Path, *arguments: str) -> Iterator[Iterator[tuple[float, str]]]:
+    """The lines that make prints, and after how many seconds; ends it with all that it started."""
+    start = time.monotonic()
+    with subprocess.Popen(
+        ["make", *arguments],
+        cwd=checkout,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout
+        try:
+            yield ((time.monotonic() - start, line) for line in process.stdout)
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_a_first_build_says_at_once_what_it_does_and_then_that_it_goes_on(checkout: Path) -> None:
+    slow = interpreter(
+        checkout,
+        'case "$*" in\n'
+        '"-m venv .venv") mkdir -p .venv/bin; cp "$0" .venv/bin/python; exit;;\n'
+        '"-m pip install "*) echo Collecting torch; sleep 12; exit 1;;\n'
+        "esac",
+    )
+    with lines_of_make(checkout, "html", f"PYTHON={slow}") as lines:
+        first, second = next(lines), next(lines)
+    assert first[0] < FIRST_OUTPUT_S
+    assert first[1].startswith("Installing into .venv")
+    assert second[0] < 10 + FIRST_OUTPUT_S
+    assert re.fullmatch(r"  1\d s: Collecting torch\n", second[1])
+
+
+@pytest.mark.skipif(find_chromium() is None, reason="make would install it first")
+def test_a_build_with_everything_installed_has_output_at_once(checkout: Path) -> None:
+    for name in ("src", "intermediate_source", "_static"):
+        shutil.copytree(ROOT / name, checkout / name)
+    for name in ("conf.py", "index.rst", "distributed.rst"):
+        shutil.copy(ROOT / name, checkout)
+    (checkout / ".venv" / "bin").mkdir(parents=True)
+    shutil.move(interpreter(checkout, ""), checkout / ".venv" / "bin" / "python")
+    (checkout / ".venv" / ".installed").touch()
+    with lines_of_make(checkout, "html") as lines:
+        seconds, line = next(lines)
+    assert line.startswith("Running Sphinx")
+    assert seconds < FIRST_OUTPUT_S
 
 
 def test_help_lists_every_target(checkout: Path) -> None:

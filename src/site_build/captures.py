@@ -397,7 +397,7 @@ def capture(run: PageRun, captures: Path, announce: Callable[[str], object] = pr
     Args:
         run: what to run.
         captures: folder for the output of all pages; this page's is a folder in it.
-        announce: told, as one line, that the demo is about to run.
+        announce: told, as one line, what is about to run.
 
     Returns:
         True if the demo was run, False if what is there is still valid.
@@ -410,8 +410,8 @@ def capture(run: PageRun, captures: Path, announce: Callable[[str], object] = pr
     key = fingerprint(run)
     if key_file.exists() and key_file.read_text() == key:
         return False
-    if run.demo:
-        announce(f"{run.name}: running {run.demo.script.name} on {run.demo.nproc} ranks ...")
+    what = f"{run.demo.script.name} on {run.demo.nproc} ranks" if run.demo else "its commands"
+    announce(f"{run.name}: running {what} ...")
     shutil.rmtree(target, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix="capture-") as scratch:
         try:

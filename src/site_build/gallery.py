@@ -25,6 +25,7 @@ import json
 import re
 import shutil
 import tempfile
+import time
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -200,6 +201,7 @@ def run_scenario(scenario: Scenario, captures: Path) -> Shown:
         if content.pop("fingerprint") == key:
             return Shown(**content)
     shutil.rmtree(kept.parent, ignore_errors=True)
+    start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="gallery-") as scratch:
         folder = Path(scratch).resolve()
         try:
@@ -223,6 +225,9 @@ def run_scenario(scenario: Scenario, captures: Path) -> Shown:
         shutil.copytree(record.dump_dir, kept_dumps(scenario, captures), dirs_exist_ok=True)
     content = {name: getattr(shown, name) for name in Shown.__slots__}
     kept.write_text(json.dumps(content | {"fingerprint": key}), encoding="utf-8")
+    # sphinx-gallery's worker processes have no part in Sphinx's log. The line above is its progress
+    # in percent, which has no end.
+    print(f"\n{scenario.name}: ran in {time.monotonic() - start:.0f} s", flush=True)
     return shown
 
 
