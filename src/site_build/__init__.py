@@ -2,7 +2,16 @@
 
 from sphinx.application import Sphinx
 
-from site_build import budget, cards, demos, gallery, gallery_index, pages
+from site_build import (
+    budget,
+    cards,
+    demos,
+    gallery,
+    gallery_index,
+    lean_styles,
+    line_anchors,
+    pages,
+)
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
@@ -13,4 +22,6 @@ def setup(app: Sphinx) -> dict[str, bool]:
     demos.setup(app)
     gallery.setup(app)
     gallery_index.setup(app)
+    line_anchors.setup(app)
+    lean_styles.setup(app)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
