@@ -15,8 +15,11 @@ LANGUAGES = ("python", "Python")  # the second is what sphinx-gallery writes
 
 
 def setup(app: Sphinx) -> None:
-    """Register with Sphinx."""
+    """Register with Sphinx, after sphinx-gallery."""
     app.connect("doctree-read", number_lines)
+    # It writes code anew, without anchors, to link names to references that this site does not have.
+    transforms = app.registry.post_transforms
+    transforms[:] = [each for each in transforms if each.__name__ != "CodeLinksTransform"]
 
 
 def number_lines(app: Sphinx, doctree: nodes.document) -> None:

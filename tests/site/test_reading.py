@@ -108,14 +108,14 @@ def copied(page: Page, block: str) -> str:
 
 def test_a_command_is_copied_as_one_types_it(served: str, watched: Watched) -> None:
     watched.page.goto(f"{served}/{TUTORIAL}")
-    command = copied(watched.page, "#run-fr-analysis .highlight-bash")
+    command = copied(watched.page, "section:has(> #run-fr-analysis) .highlight-bash")
     assert command.strip() == "fr-analysis fr_dumps"
 
 
 def test_a_script_is_copied_without_the_numbers_of_its_lines(served: str, watched: Watched) -> None:
     watched.page.goto(f"{served}/{TUTORIAL}")
     script = ROOT / "intermediate_source" / "verify_flight_recorder.py"
-    text = copied(watched.page, "#flight-recorder-demo .highlight-python")
+    text = copied(watched.page, "section:has(> #flight-recorder-demo) .highlight-python")
     assert text.strip() == script.read_text(encoding="utf-8").strip()
 
 
@@ -188,7 +188,7 @@ def test_cards_are_filtered_with_the_keyboard_and_several_tags_combine(
 
     page.reload()
     assert shown_cards(page) == two
-    page.get_by_role("button", name="All").click()
+    page.get_by_role("button", name=f"All {len(every)}").click()
     assert shown_cards(page) == every
     assert "?" not in page.url
     assert watched.complaints == []
