@@ -1,17 +1,18 @@
 """Leaves out of the libraries' style sheets and scripts what no page of the site can use.
 
-The theme and what it builds on bring 600 KB of rules, nearly all of them for things that these pages
-do not have. A rule stays if every class and id that its selector names is a word of any page, or of a
-script that one loads. That is more than is used, never less: scripts set classes by these same words.
+The theme and what it builds on bring 600 KB of rules, nearly all of them for things that these
+pages do not have. A rule stays if every class and id that its selector names is a word of any page,
+or of a script that one loads: scripts set classes by these same words.
 
-The sheets are taken anew from their packages whenever Sphinx writes pages, so a page that needs a rule
-which was left out before finds it again.
+The sheets are taken anew from their packages whenever Sphinx writes pages, so a page that needs a
+rule which was left out before finds it again.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def make_lean(app: Sphinx, exception: Exception | None) -> None:
 
 
 def used_words(pages: Iterable[Path]) -> set[str]:
-    """Every word of these pages, and of the scripts that they load, that could be a class or an id."""
+    """Every word of these pages and of the scripts that they load: classes and ids are among them."""
     files: set[Path] = set()
     for page in pages:
         scripts = _SCRIPT.findall(page.read_text(encoding="utf-8"))
@@ -107,9 +108,9 @@ def _selectors(prelude: list[ast.Node]) -> list[list[ast.Node]]:
 
 
 def _names(selector: list[ast.Node]) -> set[str]:
-    """The classes and ids that it requires: what stands in ``:not(...)`` or ``:is(...)`` it may not."""
+    """The classes and ids that it requires; those in ``:not(...)`` or ``:is(...)`` it may not."""
     names = {token.value for token in selector if token.type == "hash"}
-    for before, token in zip(selector, selector[1:], strict=False):
+    for before, token in pairwise(selector):
         if before.type == "literal" and before.value == "." and token.type == "ident":
             names.add(token.value)
     return names

@@ -7,6 +7,7 @@ in parts. Snippets have no numbers: they are lines of no file.
 from __future__ import annotations
 
 from pathlib import PurePath
+from typing import Any
 
 from docutils import nodes
 from sphinx.application import Sphinx
@@ -17,7 +18,7 @@ LANGUAGES = ("python", "Python")  # the second is what sphinx-gallery writes
 def setup(app: Sphinx) -> None:
     """Register with Sphinx, after sphinx-gallery."""
     app.connect("doctree-read", number_lines)
-    # It writes code anew, without anchors, to link names to references that this site does not have.
+    # It writes code anew, without anchors, to link names to references that are not here.
     transforms = app.registry.post_transforms
     transforms[:] = [each for each in transforms if each.__name__ != "CodeLinksTransform"]
 
@@ -27,7 +28,7 @@ def number_lines(app: Sphinx, doctree: nodes.document) -> None:
     for block in doctree.findall(nodes.literal_block):
         if block.get("language") not in LANGUAGES:
             continue
-        arguments = block.setdefault("highlight_args", {})
+        arguments: dict[str, Any] = block.setdefault("highlight_args", {})
         if "source" in block:
             name = PurePath(block["source"]).stem
         elif "linenostart" in arguments:

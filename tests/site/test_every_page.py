@@ -1,7 +1,8 @@
-"""Every page of the built site, opened as a file in a real browser: what a reader would suffer from."""
+"""Every page of the built site, opened as a file in a real browser: what readers would suffer from."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -13,7 +14,7 @@ from playwright.sync_api import Browser, Page, Request
 from support import Watched
 
 WEIGHT = 500_000
-"""Of a page's HTML and of all style sheets and scripts that it loads, in bytes as they lie on disk."""
+"""Of a page's HTML and all style sheets and scripts that it loads, in bytes as they lie on disk."""
 
 DESKTOP = {"width": 1280, "height": 900}
 PHONE = {"width": 390, "height": 844}
@@ -23,7 +24,7 @@ PAPER = {"width": 718, "height": 1000}
 WCAG_AA = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
 
 FURTHER_LINES = "pre > span[id]:nth-of-type(n + 60)"
-"""Of long scripts, which axe does not look at: they are made as the first ones are, and take long."""
+"""Of long scripts; axe skips them: they are made as the first ones are, and take long."""
 
 UNFOLDING_MS = 500
 """After it the theme has looked which blocks of unfolded code scroll."""
@@ -230,7 +231,7 @@ def test_heads_say_what_the_page_is(visits: dict[str, Visit]) -> None:
 def test_headings_are_an_outline(visits: dict[str, Visit]) -> None:
     def wrong(seen: Visit) -> list[int]:
         levels = seen.body["headings"]
-        steps = zip(levels, levels[1:], strict=False)
+        steps = pairwise(levels)
         fine = levels[:1] == [1] and levels.count(1) == 1 and all(b <= a + 1 for a, b in steps)
         return [] if fine else levels
 
