@@ -63,7 +63,7 @@ def make_lean(app: Sphinx, exception: Exception | None) -> None:
 
 
 def used_words(pages: Iterable[Path]) -> set[str]:
-    """Every word of these pages and of the scripts that they load: classes and ids are among them."""
+    """Every word of these pages and of the scripts that they load: classes, ids and all others."""
     files: set[Path] = set()
     for page in pages:
         scripts = _SCRIPT.findall(page.read_text(encoding="utf-8"))

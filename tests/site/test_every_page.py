@@ -1,4 +1,4 @@
-"""Every page of the built site, opened as a file in a real browser: what readers would suffer from."""
+"""Every page of the built site, opened as a file in a real browser: what readers suffer from."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -63,14 +63,15 @@ UNFOLD = """() => {
 # Nothing sticks out but of a box that scrolls by itself.
 CUT_OFF = """() => {
     const scrolls = (element) => {
-        for (let box = element; box && box !== document.body; box = box.parentElement) {
+        // The theme has all of the text in a box that scrolls: that is the page, to a reader.
+        for (let box = element; box && box.tagName !== "ARTICLE"; box = box.parentElement) {
             if (["auto", "scroll"].includes(getComputedStyle(box).overflowX)) return true;
         }
         return false;
     };
     const root = document.documentElement;
     const wide = root.scrollWidth > root.clientWidth ? [`page: ${root.scrollWidth} pixels`] : [];
-    const cut = [...document.querySelectorAll("main *")].filter((element) =>
+    const cut = [...document.querySelectorAll("article *")].filter((element) =>
         element.getBoundingClientRect().right > root.clientWidth + 1 && !scrolls(element));
     return [...wide, ...cut.map((element) => element.outerHTML.slice(0, 120))];
 }"""
