@@ -84,6 +84,8 @@ sphinx_gallery_conf = {
     "parallel": 2,
     "download_all_examples": False,
     "show_signature": False,
+    # As in the file, which a traceback names; `site_build.line_anchors` makes them links.
+    "line_numbers": True,
     # Run times would differ at every build.
     "min_reported_time": 86400,
     # These pages would load scripts from other hosts.
@@ -99,6 +101,7 @@ html_theme = "pytorch_sphinx_theme2"
 html_title = "Debugging distributed hangs"
 html_favicon = "_static/favicon.svg"
 html_static_path = ["_static"]
+templates_path = ["_templates"]
 html_css_files = ["css/site.css"]
 html_js_files = ["js/mend.js", ("js/card-filter.js", {"defer": "defer"})]
 html_show_sphinx = False

@@ -2,7 +2,17 @@
 
 from sphinx.application import Sphinx
 
-from site_build import budget, cards, demo_archive, demos, gallery, gallery_index, pages
+from site_build import (
+    budget,
+    cards,
+    demo_archive,
+    demos,
+    gallery,
+    gallery_index,
+    lean_styles,
+    line_anchors,
+    pages,
+)
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
@@ -14,4 +24,6 @@ def setup(app: Sphinx) -> dict[str, bool]:
     demo_archive.setup(app)
     gallery.setup(app)
     gallery_index.setup(app)
+    line_anchors.setup(app)
+    lean_styles.setup(app)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -57,6 +57,7 @@ _ADDED = re.compile(
     r"|^ +\.\. container:: sphx-glr-download sphx-glr-download-zip\n\n +:download:.*\n",
     re.MULTILINE,
 )
+_SYMPTOM = re.compile(r"^:Symptom: (.*)$", re.MULTILINE)
 _FIELD = re.compile(r"^:(?P<name>[A-Z][a-z ]+): (?P<value>.*)$", re.MULTILINE)
 
 
@@ -289,11 +290,16 @@ def show_run(block: Any, block_vars: dict[str, Any], gallery_conf: dict[str, Any
     return "\n\n" + _page(scenario, shown, picture + "\n\n")
 
 
-def _leave_out_added(app: Sphinx, docname: str, source: list[str]) -> None:
+def _edit_page(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Leave out what sphinx-gallery adds, and make the symptom an entry of the index.
+
+    Search ranks entries before pages that merely have the same words, as all of these have.
+    """
     if re.fullmatch(r"intermediate/hang_gallery/(?!index).*", docname):
-        source[0] = _ADDED.sub("", source[0])
+        text = _ADDED.sub("", source[0])
+        source[0] = _SYMPTOM.sub(r".. index::\n   single: \1\n\n\g<0>", text)
 
 
 def setup(app: Sphinx) -> None:
     """Register with Sphinx."""
-    app.connect("source-read", _leave_out_added)
+    app.connect("source-read", _edit_page)
