@@ -13,7 +13,7 @@ LYCHEE = $(BIN)/lychee --include-fragments --root-dir $(CURDIR)/$(SITE) --no-pro
     --exclude-path '_static/'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup html test lint linkcheck linkcheck-external linklist compare bench bench-gate gallery-sync readme browser screenshot serve clean
+.PHONY: help setup html test lint linkcheck linkcheck-external linklist compare bench bench-gate gallery-sync urls readme browser screenshot serve clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -73,6 +73,9 @@ serve: html  ## build, then serve the site on PORT (8000)
 
 gallery-sync: setup  ## copy the section that records the job into every gallery script
 	@PYTHONPATH=src $(BIN)/python -m site_build.recorded_job
+
+urls: setup browser  ## build, and add new pages and anchors to the list of published URLs
+	@$(BIN)/python -m sphinx -b html $(SPHINXOPTS) -D published_urls_add=1 -d _build/doctrees . $(SITE)
 
 readme: html  ## put the output of the build's own run into the README
 	@PYTHONPATH=src $(BIN)/python -m site_build.readme

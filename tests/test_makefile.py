@@ -86,5 +86,5 @@ def test_no_network(checkout: Path) -> None:
 
 def test_help_lists_every_target(checkout: Path) -> None:
     done = make(checkout, "help")
-    for target in ("html", "test", "lint", "linkcheck", "serve", "clean"):
+    for target in ("html", "test", "lint", "linkcheck", "urls", "serve", "clean"):
         assert f"make {target} " in done.stdout

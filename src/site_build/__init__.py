@@ -2,10 +2,21 @@
 
 from sphinx.application import Sphinx
 
-from site_build import budget, cards, demos, gallery, gallery_index, pages
+from site_build import (
+    budget,
+    cards,
+    demos,
+    gallery,
+    gallery_index,
+    linking,
+    pages,
+    published,
+    sharing,
+    summaries,
+)
 
 
-def setup(app: Sphinx) -> dict[str, bool]:
+def setup(app: Sphinx) -> dict[str, bool | int]:
     """Register everything with Sphinx."""
     budget.setup(app)
     cards.setup(app)
@@ -13,4 +24,9 @@ def setup(app: Sphinx) -> dict[str, bool]:
     demos.setup(app)
     gallery.setup(app)
     gallery_index.setup(app)
-    return {"parallel_read_safe": True, "parallel_write_safe": True}
+    linking.setup(app)
+    summaries.setup(app)
+    sharing.setup(app)
+    published.setup(app)
+    # What `summaries` keeps with each page: one more wherever that changes.
+    return {"env_version": 1, "parallel_read_safe": True, "parallel_write_safe": True}
