@@ -42,7 +42,7 @@ if html_baseurl:
 site_address = html_baseurl or "https://ADDRESS-OF-THIS-SITE/"
 
 # Others link to these; see "Addresses" in CONTRIBUTING.md.
-published_urls = "src/site_build/published_urls.txt"
+published_urls = "intermediate_source/published_urls.txt"
 # From a page that moved, without suffix, to its new address relative to the old one.
 redirects: dict[str, str] = {}
 

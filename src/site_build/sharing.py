@@ -59,7 +59,9 @@ def describe_page(
     if summary is None or not summary.text:
         return
     text = escape(summary.text)
-    context["metatags"] += f'<meta name="description" content="{text}" />\n'
+    # A page that describes itself has Sphinx write this.
+    if 'name="description"' not in context["metatags"]:
+        context["metatags"] += f'<meta name="description" content="{text}" />\n'
     if not app.config.html_baseurl:
         return
     picture = _picture(app, summary.image) or app.config.ogp_image

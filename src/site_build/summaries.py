@@ -1,7 +1,10 @@
 """What each page is about, in one line and one picture, for all that show it outside the site.
 
 Where a card leads to a page, its description and picture are the page's. Other pages have their
-first sentence, and no picture.
+first sentence, and no picture. A description that a page gives of itself goes before either::
+
+    .. meta::
+       :description: What the page is about.
 """
 
 from __future__ import annotations
@@ -46,10 +49,11 @@ def summaries(env: BuildEnvironment) -> dict[str, Summary]:
 
 
 def note_page(app: Sphinx, doctree: nodes.document) -> None:
-    """Keep a page's first sentence, and the cards on it."""
+    """Keep what a page says of itself, and the cards on it."""
     # Sphinx forgets what is in `metadata` with the page, and joins it after reading in parallel.
     app.env.metadata[app.env.docname][_KEY] = (
-        Summary(first_sentence(doctree)),
+        description(doctree),
+        first_sentence(doctree),
         dict(_cards(doctree, app.env.docname)),
     )
 
@@ -57,13 +61,22 @@ def note_page(app: Sphinx, doctree: nodes.document) -> None:
 def update_summaries(app: Sphinx, env: BuildEnvironment) -> list[str]:
     """Make the summaries anew; names the pages to write again, as theirs has changed."""
     before = summaries(env)
+    noted = {docname: env.metadata[docname][_KEY] for docname in sorted(env.found_docs)}
+    cards = {page: card for *_, shown in noted.values() for page, card in shown.items()}
     now: dict[str, Summary] = {}
-    for docname in sorted(env.found_docs):
-        own, cards = env.metadata[docname][_KEY]
-        now |= {page: card for page, card in cards.items() if page in env.found_docs}
-        now.setdefault(docname, own)
+    for docname, (described, sentence, _) in noted.items():
+        card = cards.get(docname, Summary(sentence))
+        now[docname] = replace(card, text=described or card.text)
     env.page_summaries = now  # type: ignore[attr-defined]
     return [docname for docname, summary in now.items() if before.get(docname) != summary]
+
+
+def description(doctree: nodes.document) -> str:
+    """What a page's ``meta`` directive says of it; empty where there is none."""
+    given = (
+        meta["content"] for meta in doctree.findall(nodes.meta) if meta.get("name") == "description"
+    )
+    return next(given, "")
 
 
 def first_sentence(doctree: nodes.document) -> str:

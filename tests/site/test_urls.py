@@ -16,7 +16,7 @@ from site_build.browser import find_chromium
 from site_build.published import lost_urls
 from support import ROOT, Watched, sphinx_build
 
-LISTED = (ROOT / "src/site_build/published_urls.txt").read_text().split()
+LISTED = (ROOT / "intermediate_source/published_urls.txt").read_text().split()
 LINKING = "intermediate/linking_to_this_site.html"
 ADDRESS = "https://docs.example.org/hangs"
 
@@ -322,3 +322,7 @@ def test_a_card_that_is_edited_changes_the_page_that_it_leads_to(make_project) -
     assert project.build().returncode == 0
     assert Head(html / "page.html").said["description"] == "All about ranks."
     assert "- [Page](page.html): All about ranks." in (html / "llms.txt").read_text()
+    project.write(page=".. meta::\n   :description: It says so.\n\nPage\n====\n\nThe page's own.\n")
+    assert project.build().returncode == 0
+    assert Head(html / "page.html").said["description"] == "It says so."
+    assert project.html("page").count('"description"') == 1
