@@ -5,6 +5,7 @@ from sphinx.application import Sphinx
 from site_build import (
     budget,
     cards,
+    demo_archive,
     demos,
     gallery,
     gallery_index,
@@ -22,6 +23,7 @@ def setup(app: Sphinx) -> dict[str, bool | int]:
     cards.setup(app)
     pages.setup(app)
     demos.setup(app)
+    demo_archive.setup(app)
     gallery.setup(app)
     gallery_index.setup(app)
     linking.setup(app)

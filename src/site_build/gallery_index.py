@@ -21,6 +21,21 @@ def setup(app: Sphinx) -> None:
     app.add_directive("hang-gallery", HangGallery)
 
 
+def ordered_scenarios(folder: Path) -> list[Scenario]:
+    """Every script of the gallery, in the order of ``order.txt`` in its folder.
+
+    Raises:
+        CaptureError: the file and the scripts differ, or a script does not say what it should.
+    """
+    order = folder / "order.txt"
+    names = order.read_text(encoding="utf-8").split()
+    scripts = {file.stem: file for file in folder.glob("*.py")}
+    if set(names) != set(scripts):
+        differing = ", ".join(sorted(set(names) ^ set(scripts)))
+        raise CaptureError(f"{order} and the scripts differ: {differing}")
+    return [load_scenario(scripts[name]) for name in names]
+
+
 def _table(scenarios: list[Scenario]) -> list[str]:
     lines = [
         ".. list-table:: From symptom to page",
@@ -66,13 +81,8 @@ class HangGallery(SphinxDirective):
         """Make the table, the cards and the toctree."""
         folder = Path(self.env.app.confdir, "intermediate_source", FOLDER)
         self.env.note_dependency(str(folder / "order.txt"))
-        names = (folder / "order.txt").read_text(encoding="utf-8").split()
-        scripts = {file.stem: file for file in folder.glob("*.py")}
-        if set(names) != set(scripts):
-            differing = ", ".join(sorted(set(names) ^ set(scripts)))
-            raise ExtensionError(f"{folder / 'order.txt'} and the scripts differ: {differing}")
         try:
-            scenarios = [load_scenario(scripts[name]) for name in names]
+            scenarios = ordered_scenarios(folder)
         except CaptureError as error:
             raise ExtensionError(str(error)) from None
         for scenario in scenarios:

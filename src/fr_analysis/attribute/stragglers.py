@@ -55,7 +55,8 @@ def find_stragglers(progress: Progress) -> list[Lateness]:
     found: dict[int, Lateness] = {}
     own = _own_times(progress)
     spans = {rank: _span(dump) for rank, dump in progress.trace.dumps.items()}
-    for group in progress.groups.groups:
+    for index in np.unique(progress.group).tolist():
+        group = progress.groups.groups[index]
         members = np.array(group.members)
         if len(members) < 2:
             continue

@@ -277,16 +277,9 @@ def _advances(
     """How far each rank has come in each of its groups."""
     advances: list[dict[int, Advance]] = [{} for _ in groups.groups]
     for rank, piece in pieces.items():
-        order = np.argsort(piece.group, kind="stable")
-        group, number = piece.group[order], piece.number[order]
-        starts = np.flatnonzero(np.diff(group, prepend=-1))
-        for index, first, last in zip(
-            group[starts].tolist(),
-            np.minimum.reduceat(number, starts).tolist() if len(starts) else (),
-            np.maximum.reduceat(number, starts).tolist() if len(starts) else (),
-            strict=True,
-        ):
-            advances[index][rank] = Advance(first, last)
+        for index in set(piece.group.tolist()):
+            mine = piece.number[piece.group == index]
+            advances[index][rank] = Advance(int(mine.min()), int(mine.max()))
     whole: dict[int, bool] = {}
     for member, dump in trace.dumps.items():
         for local, index in enumerate(groups.of_rank[member]):

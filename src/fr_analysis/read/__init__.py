@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fr_analysis.errors import FrAnalysisError, NotADump, UnreadableDump, printable
-from fr_analysis.read.decode import decode_distinct
+from fr_analysis.read.decode import decode_distinct, shorten
 from fr_analysis.read.dump import MAX_RANK, build_dump, contradiction
 from fr_analysis.read.files import (
     Found,
@@ -27,6 +27,7 @@ from fr_analysis.read.files import (
 )
 from fr_analysis.read.parallel import read_all
 from fr_analysis.read.reduced import Contents, Results, read_reduced
+from fr_analysis.read.repeats import Shortened
 from fr_analysis.read.stacks import read_stacks
 from fr_analysis.trace import RankDump, RankStacks, Source, Trace, Unread, UnreadMany
 
@@ -44,9 +45,16 @@ def read_dump(rank: int, path: Path, *, group_world_size: int | None = None) -> 
     Returns:
         The rank's dump, or why the file is none.
     """
+    (short,) = shorten([path])
+    return _read_dump(rank, path, group_world_size, short)
+
+
+def _read_dump(
+    rank: int, path: Path, group_world_size: int | None, short: Shortened | None
+) -> RankDump | Unread:
     try:
         with _ONE_AT_A_TIME, _collector_off():
-            return _read_content(rank, path, group_world_size)
+            return _read_content(rank, path, group_world_size, short)
     except OSError as error:
         return Unread(path, f"cannot be read ({error.strerror})", rank)
     except NotADump as reason:
@@ -73,8 +81,10 @@ def _collector_off() -> Iterator[None]:
             gc.enable()
 
 
-def _read_content(rank: int, path: Path, group_world_size: int | None) -> RankDump | Unread:
-    content, repeats = decode_distinct(path)
+def _read_content(
+    rank: int, path: Path, group_world_size: int | None, short: Shortened | None
+) -> RankDump | Unread:
+    content, repeats = decode_distinct(path, short)
     told = content.get("rank") if isinstance(content, dict) else None
     if rank_of_name(path.name) is None and type(told) is int and 0 <= told <= MAX_RANK:
         rank = told
@@ -116,10 +126,10 @@ def _failed(results: Results) -> bool:
 
 
 class _FileReader:
-    """Reads a file: a reduced one, or a dump; where that is damaged, its copy in JSON too.
+    """Reads files: reduced ones, or dumps; where one is damaged, its copy in JSON too.
 
-    Which files it has read before makes no difference but for the memory, and for the time that it
-    takes to hand results on to another process.
+    What it makes of a file depends on that file alone. Which others it reads at the same time, or
+    has read before, makes a difference only for the time and the memory that it takes.
     """
 
     def __init__(self, group_world_size: int | None) -> None:
@@ -130,14 +140,18 @@ class _FileReader:
         # To another process it goes without what it remembers.
         return _FileReader, (self._group_world_size,)
 
-    def __call__(self, rank: int, path: Path) -> Results:
+    def __call__(self, files: Sequence[tuple[int, Path]]) -> list[Results]:
+        short = shorten([path for _, path in files])
+        return [self._read(*file, one) for file, one in zip(files, short, strict=True)]
+
+    def _read(self, rank: int, path: Path, short: Shortened | None) -> Results:
         if is_reduced(path):
             try:
                 with _ONE_AT_A_TIME:
                     return read_reduced(path, group_world_size=self._group_world_size)
             except UnreadableDump as reason:
                 return [UnreadMany(path, str(reason))]
-        result = read_dump(rank, path, group_world_size=self._group_world_size)
+        result = _read_dump(rank, path, self._group_world_size, short)
         if isinstance(result, RankDump):
             return [self._shared.once(result)]
         if not copy_of(path).is_file():

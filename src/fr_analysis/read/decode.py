@@ -19,12 +19,18 @@ import json
 import pickle
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
 from fr_analysis.errors import NotADump, UnreadableDump
-from fr_analysis.read.repeats import LARGEST_BYTES, Repeats, shortened
+from fr_analysis.read.repeats import (
+    LARGEST_BYTES,
+    SMALLEST_BYTES,
+    Repeats,
+    Shortened,
+    shortened,
+)
 
 MAX_FILE_BYTES = 4 << 30
 """Largest file, and largest content of a compressed file, that is read."""
@@ -210,21 +216,19 @@ def load_json(content: bytes) -> object:
         raise UnreadableDump(f"is cut short or damaged JSON ({error})") from None
 
 
-def _decode_stream(stream: io.BufferedReader[Any], shorten: bool) -> tuple[object, Repeats | None]:
+def _decode_stream(
+    stream: io.BufferedReader[Any], short: Shortened | None
+) -> tuple[object, Repeats | None]:
     head = stream.peek(64)
     if head[:1] == _PICKLE:
-        short = _load_shortened(stream) if shorten else None
-        return short or (_load_pickle(stream), None)
+        return _load_shortened(short) or (_load_pickle(stream), None)
     if head.removeprefix(codecs.BOM_UTF8).lstrip()[:1] in (b"{", b"["):
         return load_json(_read_bounded(stream, MAX_FILE_BYTES)), None
     raise NotADump("is neither a pickle nor JSON; expected a Flight Recorder dump")
 
 
-def _load_shortened(stream: io.BufferedReader[Any]) -> tuple[object, Repeats] | None:
+def _load_shortened(short: Shortened | None) -> tuple[object, Repeats] | None:
     """A pickle without the entries that are like others; None where it must be read whole."""
-    start = stream.tell()
-    short = shortened(stream.read(LARGEST_BYTES + 1))
-    stream.seek(start)
     if short is None:
         return None
     try:
@@ -233,6 +237,32 @@ def _load_shortened(stream: io.BufferedReader[Any]) -> tuple[object, Repeats] | 
     except UnreadableDump:
         return None  # what is wrong shows, and is told, when it is read whole
     return (plain, short.repeats) if short.holds(plain) else None
+
+
+def shorten(paths: Sequence[Path]) -> list[Shortened | None]:
+    """Leave out the repeats of some files, at once, see ``repeats``.
+
+    Args:
+        paths: the files, whatever they hold.
+
+    Returns:
+        For each what ``decode_distinct`` takes; None where a file is no pickle, or not regular.
+    """
+    contents: list[bytes] = []
+    left = LARGEST_BYTES
+    for path in paths:
+        content = b""
+        with contextlib.suppress(OSError):
+            status = path.stat()
+            if stat.S_ISREG(status.st_mode) and SMALLEST_BYTES <= status.st_size <= left:
+                with path.open("rb") as stream:
+                    if stream.peek(1)[:1] == _PICKLE:
+                        content = stream.read(left)
+        left -= len(content)
+        contents.append(content)
+    with contextlib.suppress(MemoryError):
+        return shortened(contents)
+    return [None] * len(paths)
 
 
 def decode(path: Path) -> object:
@@ -248,14 +278,15 @@ def decode(path: Path) -> object:
     Raises:
         UnreadableDump: with the reason and what to do, whatever the file holds.
     """
-    return _decode(path, shorten=False)[0]
+    return _decode(path, None, distinct=False)[0]
 
 
-def decode_distinct(path: Path) -> tuple[object, Repeats | None]:
+def decode_distinct(path: Path, short: Shortened | None) -> tuple[object, Repeats | None]:
     """Read one file as ``decode`` does, but of entries that are alike only the first.
 
     Args:
         path: as for ``decode``.
+        short: what ``shorten`` has made of the file.
 
     Returns:
         What the file holds, and what was left out of it; None where nothing was.
@@ -263,10 +294,10 @@ def decode_distinct(path: Path) -> tuple[object, Repeats | None]:
     Raises:
         UnreadableDump: as ``decode`` does.
     """
-    return _decode(path, shorten=True)
+    return _decode(path, short, distinct=True)
 
 
-def _decode(path: Path, shorten: bool) -> tuple[object, Repeats | None]:
+def _decode(path: Path, short: Shortened | None, distinct: bool) -> tuple[object, Repeats | None]:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
@@ -284,12 +315,14 @@ def _decode(path: Path, shorten: bool) -> tuple[object, Repeats | None]:
             else:
                 # Straight from the buffered file: through BytesIO it takes three times as long.
                 with _bounded_memory(status.st_size):
-                    return _decode_stream(stream, shorten)
+                    return _decode_stream(stream, short)
         limit = min(MAX_FILE_BYTES, max(CONTENT_FLOOR, status.st_size * COMPRESSION))
         with open_packed(path) as unpacked:
             content = _read_bounded(unpacked, limit)
+        if distinct and content[:1] == _PICKLE:
+            (short,) = shortened([content])
         with _bounded_memory(len(content)), io.BufferedReader(io.BytesIO(content)) as stream:
-            return _decode_stream(stream, shorten)
+            return _decode_stream(stream, short)
     except UnreadableDump:
         raise
     except MemoryError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 import gc
 import os
 import pickle
@@ -20,7 +19,6 @@ from typing import IO, TypeVar
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Files = Sequence[tuple[int, Path]]
-Read = Callable[[int, Path], Result]
 ReadPart = Callable[[Sequence[Item]], list[Result]]
 
 _WORTH_IT_BYTES = 4 << 20
@@ -62,10 +60,6 @@ def _workers_for(files: Files) -> int:
     if sum(_size(path) for _, path in files) < _WORTH_IT_BYTES:
         return 1
     return min(cores(), len(files))
-
-
-def _read_some(read: Read[Result], files: Files) -> list[Result]:
-    return [read(rank, path) for rank, path in files]
 
 
 class _Readers(contextlib.AbstractContextManager["_Readers"]):
@@ -240,7 +234,7 @@ def _never(result: object) -> bool:
 
 
 def read_all(
-    read: Read[Result],
+    read: ReadPart[tuple[int, Path], Result],
     files: Files,
     track: Callable[[Files], Iterable[object]],
     executor: Executor | None = None,
@@ -249,7 +243,8 @@ def read_all(
     """Read files, at once where that is faster.
 
     Args:
-        read: reads one file, with no other effect; it may run in another process.
+        read: reads some files, given rank and path of each, with no other effect; it may run in
+            another process.
         files: rank and path of each.
         track: passes the files on one by one, such as a progress bar does.
         executor: what runs ``read``; without one, forked processes where they pay.
@@ -261,14 +256,10 @@ def read_all(
         read in this one.
     """
     workers = _workers_for(files)
-    if executor is None and workers < 2:
-        for _, (rank, path) in zip(track(files), files, strict=True):
-            yield read(rank, path)
-        return
     starts = range(0, len(files), _FILES_AT_ONCE)
     parts = [files[start : start + _FILES_AT_ONCE] for start in starts]
-    read_part = functools.partial(_read_some, read)
-    yield from read_parts(read_part, parts, track(files), executor, workers, failed)
+    forks = workers if workers > 1 else 0
+    yield from read_parts(read, parts, track(files), executor, forks, failed)
 
 
 def read_parts(

@@ -29,7 +29,6 @@ the analysis, which sees all the files of a job. A reduced file is as untrusted 
 from __future__ import annotations
 
 import base64
-import dataclasses
 import functools
 import json
 import zlib
@@ -262,8 +261,8 @@ class _Writer:
             "version": dump.version,
             "groups": [self.groups.at(g, lambda g: [g.name, g.description]) for g in dump.groups],
             "declared_members": list(map(self._members, dump.declared_members)),
-            "statuses": [status and dataclasses.astuple(status) for status in dump.statuses],
-            "signatures": [self.signatures.at(s, dataclasses.astuple) for s in dump.signatures],
+            "statuses": dump.statuses,
+            "signatures": [self.signatures.at(s) for s in dump.signatures],
             "stacks": list(map(self.stack, dump.stacks)),
             "numbers_per_recorder": dump.numbers_per_recorder,
             "health": dump.health,

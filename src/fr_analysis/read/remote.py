@@ -448,7 +448,7 @@ def _fetch(urls: Sequence[Url], folder: Path, limit: int) -> list[Path | str]:
     return [reason or target for reason, target in zip(reasons, targets, strict=True)]
 
 
-Read = Callable[[int, Path], Results]
+Read = Callable[[Sequence[tuple[int, Path]]], list[Results]]
 
 
 def _of(url: Url, file: Path, results: Results) -> Results:
@@ -503,28 +503,42 @@ def read_part(read: Read, folder: str | None, files: Sequence[tuple[int, Url]]) 
         return [[Unread(url, reason, rank)] for rank, url in files]
 
 
+def _fetch_and_read(
+    folder: Path, read: Read, files: Sequence[tuple[int, Url]]
+) -> list[Results | str]:
+    """What each of some objects holds, or why it could not be fetched."""
+    results: list[Results | str] = []
+    there: list[tuple[int, Path]] = []
+    for (rank, _), target in zip(
+        files, _fetch([url for _, url in files], folder, MAX_FILE_BYTES), strict=True
+    ):
+        if isinstance(target, Path):
+            there.append((rank, target))
+        results.append("" if isinstance(target, Path) else target)
+    places = [at for at, reason in enumerate(results) if not reason]
+    for at, (_, target), found in zip(places, there, read(there), strict=True):
+        results[at] = _of(files[at][1], target, found)
+        target.unlink()
+    return results
+
+
 def _read_in(folder: Path, read: Read, files: Sequence[tuple[int, Url]]) -> list[Results]:
     results: list[Results] = []
     damaged: list[int] = []
-    for at, target in enumerate(_fetch([url for _, url in files], folder, MAX_FILE_BYTES)):
+    for at, found in enumerate(_fetch_and_read(folder, read, files)):
         rank, url = files[at]
-        if isinstance(target, str):
-            results.append([Unread(url, target, rank)])
+        if isinstance(found, str):
+            results.append([Unread(url, found, rank)])
             continue
-        found = read(rank, target)
-        results.append(_of(url, target, found))
-        target.unlink()
+        results.append(found)
         if isinstance(found, list) and isinstance(found[0], Unread):
             damaged.append(at)
     if damaged:
-        copies = [copy_of(files[at][1]) for at in damaged]
-        for at, copy, target in zip(
-            damaged, copies, _fetch(copies, folder, MAX_FILE_BYTES), strict=True
-        ):
+        copies = [(files[at][0], copy_of(files[at][1])) for at in damaged]
+        for at, copy in zip(damaged, _fetch_and_read(folder, read, copies), strict=True):
             before = results[at]
-            if isinstance(target, Path) and isinstance(before, list):
-                of_copy = _of(copy, target, read(files[at][0], target))
-                results[at] = before + of_copy if isinstance(of_copy, list) else before
+            if isinstance(before, list) and isinstance(copy, list):
+                results[at] = before + copy
     return results
 
 

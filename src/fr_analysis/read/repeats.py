@@ -16,10 +16,13 @@ be left out.)
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import pickle
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -46,7 +49,7 @@ _LEFT_OUT = frozenset({"op_id", "duration_ms"})
 """Fields that differ too, and of which no number is used."""
 
 SMALLEST_BYTES = 16 << 10
-LARGEST_BYTES = 256 << 20
+LARGEST_BYTES = 64 << 20
 """What smaller and larger files gain is not worth it, or not the memory."""
 _MOST_SHAPES = 400
 """So many layouts of entries are looked for; rarer ones are decoded as they are."""
@@ -104,6 +107,7 @@ class _Walker:
         steps: places of all opcodes that were stepped on.
     """
 
+    most_steps: ClassVar[int] = _MOST_STEPS
     rows: Mapping[int, int]
     """Places from which ``_jump`` steps over many values."""
 
@@ -128,7 +132,7 @@ class _Walker:
         """Step from an opcode to the end; returns the place behind it."""
         content, stack, marks, steps = self.content, self.stack, self.marks, self.steps
         try:
-            while len(steps) < _MOST_STEPS:
+            while len(steps) < self.most_steps:
                 opcode = content[at]
                 steps.append(at)
                 length = _PUSHES.get(opcode)
@@ -182,43 +186,56 @@ class _Walker:
         raise _Irregular
 
 
-class _Names:
+Fields = dict[int, str]
+"""Names of an entry's fields, by the numbers that refer to them."""
+
+
+def _number_at(content: bytes, at: int) -> int | None:
+    """The number that a reference at this place has; None where there is none."""
+    if content[at] == _GET:
+        return content[at + 1]
+    if content[at] == _LONG_GET:
+        return int.from_bytes(content[at + 1 : at + 5], "little")
+    return None
+
+
+class _Texts:
     """The texts that a pickle refers to by number: names of fields are among them."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
-        self.text_of: dict[int, str] = {}
-        """The texts by number."""
+        self._text_of: dict[int, str] = {}
 
     def add(self, number: int, at: int) -> None:
         """The value at this place is given a number."""
         if self._content[at] == _TEXT:
-            self.text_of[number] = self._text(at)
+            self._text_of[number] = self._text(at)
 
     def _text(self, at: int) -> str:
         start = at + 5
         length = int.from_bytes(self._content[at + 1 : start], "little")
         return self._content[start : start + length].decode("utf-8", "replace")
 
-    def number_at(self, at: int) -> int | None:
-        """The number that a reference at this place has; None where there is none."""
-        content = self._content
-        if content[at] == _GET:
-            return content[at + 1]
-        if content[at] == _LONG_GET:
-            return int.from_bytes(content[at + 1 : at + 5], "little")
-        return None
-
-    def text_at(self, at: int) -> str | None:
+    def at(self, at: int) -> str | None:
         """The text that is, or is referred to, at this place."""
-        number = self.number_at(at)
+        number = _number_at(self._content, at)
         if number is not None:
-            return self.text_of.get(number)
+            return self._text_of.get(number)
         return self._text(at) if self._content[at] == _TEXT else None
 
-    def numbers_of(self, text: str) -> list[int]:
-        """By which numbers a text can be referred to."""
-        return [number for number, known in self.text_of.items() if known == text]
+    def fields(self, keys: Sequence[int]) -> Fields:
+        """The names at these places, in their order, by the numbers that refer to them.
+
+        Raises:
+            _Irregular: a name is no text, or has not been given one number.
+        """
+        names = [self.at(key) for key in keys]
+        wanted = set(names)
+        numbers = {text: number for number, text in self._text_of.items() if text in wanted}
+        told = sum(text in wanted for text in self._text_of.values())
+        if not len(names) == len(wanted) == len(numbers) == told:
+            raise _Irregular
+        return {numbers[name]: name for name in names if name is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,10 +264,12 @@ class _Layout:
 class _Entry(_Walker):
     """Steps through one entry."""
 
+    most_steps = 2_000
+
     def _closed(self, opcode: int, height: int) -> bool:
         return height == 1 and not self.marks
 
-    def layout(self, start: int, end: int, names: _Names) -> _Layout:
+    def layout(self, start: int, end: int, fields: Fields) -> _Layout:
         """Read the entry between two places.
 
         Raises:
@@ -278,10 +297,10 @@ class _Entry(_Walker):
         untold = [(first, 4) for first in puts.tolist()]
         keys = []
         for key, value in zip(self.stack[1::2], self.stack[2::2], strict=False):
-            name = names.text_at(key)
-            number = names.number_at(key)
-            if name is None or number is None:
+            number = _number_at(content, key)
+            if number is None or number not in fields:
                 raise _Irregular
+            name = fields[number]
             keys.append((number, name))
             # A field is known by its name: entries of one layout have the same.
             length = _PUSHES[content[key]]
@@ -319,11 +338,11 @@ class _KnownLayouts:
         self._count = 0
         self._by_length: dict[int, list[tuple[_Layout, Words]]] = {}
 
-    def find(self, words: Words, length: int, names: _Names) -> _Layout | None:
+    def find(self, words: Words, length: int, fields: Fields) -> _Layout | None:
         """The layout of an entry of these words and bytes; None where it is not known."""
         for layout, fixed in self._by_length.get(length, ()):
             if (words[: len(fixed)] & layout.fixed == fixed).all() and all(
-                names.text_of.get(number) == name for number, name in layout.keys
+                fields.get(number) == name for number, name in layout.keys
             ):
                 return layout
         return None
@@ -386,18 +405,21 @@ class _Rows:
     Nothing here is certain but the bytes: a place counts when the walk comes to it.
 
     Attributes:
-        starts, ends: the places. layout: of each, an index into ``layouts``, or -1.
+        starts, ends: the places. dump: in which of the dumps each is.
+        layout: of each, an index into ``layouts``, or -1.
         members: for each layout, which of the places are of it, and the words from there on.
         first_put, last_put: the least and greatest number that values are given, or -1.
         run_end: for each place, the first one from there on that is of no layout.
     """
 
-    def __init__(self, content: bytes, starts: IntColumn, names: _Names) -> None:
+    def __init__(self, content: bytes, starts: IntColumn, dump: IntColumn, fields: Fields) -> None:
         lengths = np.diff(starts)
+        # How long the last one of a dump is, is not known.
+        lengths[np.diff(dump) != 0] = 0
         # Of entries with texts or frames of their own, which are longer, there are few.
-        longest = min(int(lengths.max()), 4 * len(content) // len(starts))
+        longest = min(int(lengths.max(initial=0)), 4 * len(content) // len(starts))
         width = longest // 8 + 1
-        self.starts, self.ends = starts, np.append(starts[1:], starts[-1])
+        self.starts, self.ends, self.dump = starts, np.append(starts[1:], starts[-1]), dump
         self.bytes = _Bytes(content, 8 * width)
         self.layouts: list[_Layout] = []
         self.members: list[tuple[IntColumn, Words]] = []
@@ -408,17 +430,17 @@ class _Rows:
             length = int(known[at])
             if counts[at] < 2 or not tries:
                 break
-            if length > longest:
+            if not 0 < length <= longest:
                 continue
             left = np.flatnonzero(lengths == length)
             words = self.bytes.words(starts[left], length // 8 + 1)
             while len(left) > 1 and tries:
                 tries -= 1
                 start = int(starts[left[0]])
-                layout = _known_layouts.find(words[0], length, names)
+                layout = _known_layouts.find(words[0], length, fields)
                 if layout is None:
                     try:
-                        layout = _Entry(content).layout(start, start + length, names)
+                        layout = _Entry(content).layout(start, start + length, fields)
                     except _Irregular:
                         left, words = left[1:], words[1:]
                         continue
@@ -450,18 +472,44 @@ class _Whole(_Walker):
     """Steps through a dump, over the entries that are alike.
 
     Attributes:
+        start, end: where in the bytes of all dumps this one is.
+        fields: names of the fields of its first entry; empty until that is stepped through.
         entries: places of all entries.
         runs: rows stepped over, from one to before another.
     """
 
-    def __init__(self, content: bytes) -> None:
+    def __init__(self, content: bytes, start: int, end: int) -> None:
         super().__init__(content)
+        self.start, self.end = start, end
+        self.fields: Fields = {}
+        self._texts = _Texts(content)
         self.entries: list[int] = []
         self.runs: list[tuple[int, int]] = []
-        self.found: _Rows | None = None
-        self._names = _Names(content)
+        self._at = start
+        self._found: _Rows | None = None
         self._list_of_entries = -1
         self._last_put = -1
+
+    def to_first_entry(self) -> None:
+        """Step to behind the first entry, or to the end where there is none.
+
+        Raises:
+            _Irregular: the dump is not as expected.
+        """
+        self._at = self.run(self._at)
+
+    def to_end(self, rows: _Rows, firsts: Mapping[int, int]) -> None:
+        """Step to the end, over rows.
+
+        Args:
+            rows: all that could be entries. firsts: the first row of each run, by its place.
+
+        Raises:
+            _Irregular: the dump is not as expected.
+        """
+        self._found, self.rows = rows, firsts
+        if self.run(self._at) > self.end:
+            raise _Irregular  # it is cut short, and the next one read for its rest
 
     def _put(self, at: int, opcode: int) -> None:
         number = int.from_bytes(self.content[at + 1 : at + _PUTS[opcode]], "little")
@@ -469,14 +517,16 @@ class _Whole(_Walker):
         if not self._last_put < number < len(self.content):
             raise _Irregular
         self._last_put = number
-        self._names.add(number, self.stack[-1])
+        self._texts.add(number, self.stack[-1])
 
     def _closed(self, opcode: int, height: int) -> bool:
         stack = self.stack
         if opcode == _SETITEMS:
-            if self.found is None and self._is_first_entry(height):
+            if not self.fields and self._is_first_entry(height):
                 self._list_of_entries = stack[height - 2]
-                self._look_for_rows(stack[height])
+                self.fields = self._texts.fields(stack[height::2])
+                del stack[height:]
+                return True
         elif stack[height - 1] == self._list_of_entries:
             self.entries += stack[height:]
         return False
@@ -488,31 +538,11 @@ class _Whole(_Walker):
             height >= 3
             and self.marks[-1:] == [height - 1]
             and self.content[stack[height - 2]] == _EMPTY_LIST
-            and self._names.text_at(stack[height - 3]) == "entries"
+            and self._texts.at(stack[height - 3]) == "entries"
         )
 
-    def _look_for_rows(self, first_key: int) -> None:
-        """Find the entries that begin as the first does, with a reference to the same text."""
-        text = self._names.text_at(first_key)
-        numbers = self._names.numbers_of(text) if text is not None else []
-        if len(numbers) != 1:
-            raise _Irregular
-        begin = bytes([_MARK, _GET, *numbers])
-        if numbers[0] > 255:
-            begin = bytes([_MARK, _LONG_GET]) + numbers[0].to_bytes(4, "little")
-        starts = _starts(np.frombuffer(self.content, dtype=np.uint8), begin)
-        if len(starts) < 2:
-            raise _Irregular
-        self.found = _Rows(self.content, starts, self._names)
-        matched = np.flatnonzero(self.found.layout >= 0)
-        if 2 * len(matched) < len(starts):
-            raise _Irregular
-        # Entries that are alike follow one another: the walk comes to the first of them.
-        firsts = matched[np.diff(matched, prepend=-2) > 1]
-        self.rows = dict(zip(starts[firsts].tolist(), firsts.tolist(), strict=True))
-
     def _jump(self, row: int) -> int:
-        rows = self.found
+        rows = self._found
         assert rows is not None
         end = int(rows.run_end[row])
         first, last = rows.first_put[row:end], rows.last_put[row:end]
@@ -526,13 +556,16 @@ class _Whole(_Walker):
         return int(rows.ends[end - 1])
 
 
-def _starts(content: npt.NDArray[np.uint8], begin: bytes) -> IntColumn:
-    """Places of dictionaries that begin with these bytes.
+def _starts(content: npt.NDArray[np.uint8], first: int) -> IntColumn:
+    """Places of dictionaries whose first key is referred to by a number.
 
     Args:
-        content: the pickle.
-        begin: what follows the dictionary's own opcode, and the number that it may be given.
+        content: pickles.
+        first: the number.
     """
+    short = first < 256
+    opcodes = bytes([_MARK, _GET if short else _LONG_GET])
+    begin = opcodes + first.to_bytes(1 if short else 4, "little")
     places = np.flatnonzero(content == begin[0])
     places = places[: np.searchsorted(places, len(content) - len(begin))]
     for offset in range(len(begin) - 1, 0, -1):
@@ -597,68 +630,127 @@ class Shortened:
         return True
 
 
-def shortened(content: bytes) -> Shortened | None:
-    """Leave out of a dump the entries that are like an earlier one but for numbers and times.
+def shortened(contents: Sequence[bytes]) -> list[Shortened | None]:
+    """Leave out of dumps the entries that are like an earlier one but for numbers and times.
 
     Args:
-        content: a pickle of plain data.
+        contents: pickles of plain data. Several of one job at once take much less time than one
+            after the other; what comes out is the same.
 
     Returns:
-        The shortened pickle; None where the dump is not regular enough, whatever it is.
+        The shortened pickles; None where a dump is not regular enough, whatever it is.
     """
-    if not SMALLEST_BYTES <= len(content) <= LARGEST_BYTES:
-        return None
-    walk = _Whole(content)
-    try:
-        walk.run(0)
-    except _Irregular:
-        return None
-    rows = walk.found
-    if rows is None or not walk.runs:
-        return None
-    stepped_over = np.concatenate([np.arange(*run) for run in walk.runs])
-    return _shorten(content, walk, rows, stepped_over)
+    content = b"".join(contents)
+    ends = np.cumsum([len(one) for one in contents]).tolist()
+    # Dumps that refer to the fields of entries by the same numbers are looked at together.
+    kin: dict[Hashable, list[tuple[int, _Whole]]] = defaultdict(list)
+    for at, (one, end) in enumerate(zip(contents, ends, strict=True)):
+        if not SMALLEST_BYTES <= len(one) <= LARGEST_BYTES:
+            continue
+        walk = _Whole(content, end - len(one), end)
+        with contextlib.suppress(_Irregular):
+            walk.to_first_entry()
+            if walk.fields:
+                kin[tuple(walk.fields.items())].append((at, walk))
+    found: list[Shortened | None] = [None] * len(contents)
+    for alike in kin.values():
+        for at, short in zip(
+            (at for at, _ in alike), _shorten_all(content, [w for _, w in alike]), strict=True
+        ):
+            found[at] = short
+    return found
+
+
+def _shorten_all(content: bytes, walks: Sequence[_Whole]) -> list[Shortened | None]:
+    """Shorten dumps that refer to the fields of entries by the same numbers."""
+    nothing: list[Shortened | None] = [None] * len(walks)
+    fields = walks[0].fields
+    starts = _starts(np.frombuffer(content, dtype=np.uint8), next(iter(fields)))
+    borders = np.array([(walk.start, walk.end) for walk in walks])
+    dump = np.searchsorted(borders[:, 0], starts, side="right") - 1
+    inside = (dump >= 0) & (starts < borders[dump, 1])
+    starts, dump = starts[inside], dump[inside]
+    if len(starts) < 2:
+        return nothing
+    rows = _Rows(content, starts, dump, fields)
+    matched = np.flatnonzero(rows.layout >= 0)
+    if 2 * len(matched) < len(starts):
+        return nothing
+    # Entries that are alike follow one another: the walk comes to the first of them.
+    firsts = matched[np.diff(matched, prepend=-2) > 1]
+    row_at = dict(zip(starts[firsts].tolist(), firsts.tolist(), strict=True))
+    good = []
+    for at, walk in enumerate(walks):
+        with contextlib.suppress(_Irregular):
+            walk.to_end(rows, row_at)
+            if walk.runs and walk.entries:
+                good.append(at)
+    if not good:
+        return nothing
+    stepped_over = np.concatenate([np.arange(*run) for at in good for run in walks[at].runs])
+    for at, short in zip(
+        good, _shorten(content, [walks[at] for at in good], rows, stepped_over), strict=True
+    ):
+        nothing[at] = short
+    return nothing
 
 
 def _shorten(
-    content: bytes, walk: _Whole, rows: _Rows, stepped_over: IntColumn
-) -> Shortened | None:
-    entries = np.array(walk.entries, dtype=np.int64)
-    place = np.searchsorted(entries, rows.starts[stepped_over])
-    if (
-        len(entries) == 0
-        or (entries[np.minimum(place, len(entries) - 1)] != rows.starts[stepped_over]).any()
-    ):
-        return None  # not all of them are entries
-    like = np.arange(len(entries))
+    content: bytes, walks: Sequence[_Whole], rows: _Rows, stepped_over: IntColumn
+) -> list[Shortened | None]:
+    """Shorten dumps that were walked through to the end."""
+    nothing: list[Shortened | None] = [None] * len(walks)
+    entries = np.concatenate([np.array(walk.entries, dtype=np.int64) for walk in walks])
+    place = np.minimum(np.searchsorted(entries, rows.starts[stepped_over]), len(entries) - 1)
+    if (entries[place] != rows.starts[stepped_over]).any():
+        return nothing  # not all of them are entries
     first = _first_alike(rows, stepped_over)
     if first is None:
-        return None
+        return nothing
+    like = np.arange(len(entries))
     like[place] = place[first]
     kept = like == np.arange(len(like))
-    if kept.all():
-        return None
-    index = np.cumsum(kept) - 1
-    return Shortened(
-        b"".join(_without(content, rows, stepped_over[~kept[place]])),
-        int(kept.sum()),
-        Repeats(index[like], _numbers(rows, stepped_over, place)),
-    )
+    numbers = _numbers(rows, stepped_over, place)
+    left_out = stepped_over[~kept[place]]
+    found = nothing
+    end = 0
+    for at, walk in enumerate(walks):
+        begin, end = end, end + len(walk.entries)
+        mine = left_out[slice(*np.searchsorted(rows.starts[left_out], (walk.start, walk.end)))]
+        if not len(mine):
+            continue
+        own = kept[begin:end]
+        index = np.cumsum(own) - 1
+        repeats = Repeats(
+            index[like[begin:end] - begin],
+            {
+                name: (places[cut] - begin, values[cut])
+                for name, (places, values) in numbers.items()
+                for cut in [slice(*np.searchsorted(places, (begin, end)))]
+            },
+        )
+        pieces = _without(content, walk, rows, mine)
+        found[at] = Shortened(b"".join(pieces), int(own.sum()), repeats)
+    return found
 
 
 def _first_alike(rows: _Rows, chosen: IntColumn) -> IntColumn | None:
-    """For each of the chosen rows, the first of them that tells the same; None on a collision."""
+    """For each of the chosen rows, the first one of its dump that tells the same.
+
+    None where different ones could not be told apart, which is as good as impossible.
+    """
     position = np.full(len(rows.starts), -1, dtype=np.int64)
     position[chosen] = np.arange(len(chosen))
     found = np.empty(len(chosen), dtype=np.int64)
     for layout, (members, words) in zip(rows.layouts, rows.members, strict=True):
         mine = np.flatnonzero(position[members] >= 0)
         told = words[mine[:, None], layout.columns] & layout.told
-        _, first, which = np.unique(
-            told @ _weights(told.shape[1]), return_index=True, return_inverse=True
-        )
+        dump = rows.dump[members[mine]]
+        *weights, of_dump = _weights(told.shape[1] + 1)
+        sums = told @ np.array(weights, dtype=np.uint64) + dump.astype(np.uint64) * of_dump
+        _, first, which = np.unique(sums, return_index=True, return_inverse=True)
         same = first[which]
-        if (told != told[same]).any():
+        if (dump != dump[same]).any() or (told != told[same]).any():
             return None
         at = position[members[mine]]
         found[at] = at[same]
@@ -693,14 +785,14 @@ def _numbers(
     return found
 
 
-def _without(content: bytes, rows: _Rows, left_out: IntColumn) -> Iterator[bytes]:
-    """The pieces of the pickle that remain."""
+def _without(content: bytes, walk: _Whole, rows: _Rows, left_out: IntColumn) -> Iterator[bytes]:
+    """The pieces of a dump that remain."""
     starts, ends = rows.starts[left_out], rows.ends[left_out]
     # Rows that follow one another are cut out at once.
     alone = starts[1:] != ends[:-1]
     begins, stops = starts[np.append(True, alone)], ends[np.append(alone, True)]
-    at = 0
+    at = walk.start
     for begin, stop in zip(begins.tolist(), stops.tolist(), strict=True):
         yield content[at:begin]
         at = stop
-    yield content[at:]
+    yield content[at : walk.end]

@@ -5,24 +5,29 @@ from __future__ import annotations
 import dataclasses
 import importlib.resources
 import json
-from pathlib import Path
+import os
 from typing import Any
 
 from fr_analysis.diagnosis import Diagnosis
+from fr_analysis.trace import Frame
 
 SCHEMA_VERSION = "1.0"
 """Major: a field changed its meaning or went. Minor: a field came."""
 
 
 def _plain(value: Any) -> Any:
-    """Dataclasses to dictionaries, tuples to lists, paths to text."""
+    """Objects with names of fields to dictionaries, tuples to lists, paths and URLs to text."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, Frame):
+        return value._asdict()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {
             field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)
         }
     if isinstance(value, tuple | list):
         return [_plain(item) for item in value]
-    return str(value) if isinstance(value, Path) else value
+    return value
 
 
 def diagnosis_as_dict(diagnosis: Diagnosis) -> dict[str, Any]:

@@ -4,9 +4,10 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 import psutil
 import pytest
@@ -17,6 +18,7 @@ from fr_analysis.read.parallel import Files, read_all
 from support import ROOT
 
 HERE = os.getpid()
+Result = TypeVar("Result")
 
 
 @pytest.fixture
@@ -48,6 +50,11 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert [child for child in left if "resource_tracker" not in " ".join(child.cmdline())] == []
 
 
+def each(read: Callable[[int, Path], Result]) -> Callable[[Files], list[Result]]:
+    """Reads some files, one by one."""
+    return lambda files: [read(rank, path) for rank, path in files]
+
+
 def tell(rank: int, path: Path) -> tuple[int, str, int]:
     """Instead of reading."""
     return rank, path.name, os.getpid()
@@ -55,7 +62,7 @@ def tell(rank: int, path: Path) -> tuple[int, str, int]:
 
 @pytest.mark.usefixtures("alone")
 def test_several_processes_read_and_the_order_stays(files: Files) -> None:
-    results = list(read_all(tell, files, iter))
+    results = list(read_all(each(tell), files, iter))
     assert [(rank, name) for rank, name, _ in results] == [(r, path.name) for r, path in files]
     assert HERE not in {pid for _, _, pid in results}
     assert 1 <= len({pid for _, _, pid in results}) <= 2
@@ -63,7 +70,7 @@ def test_several_processes_read_and_the_order_stays(files: Files) -> None:
 
 def test_a_few_small_files_are_read_here(tmp_path: Path) -> None:
     (tmp_path / "rank_0").write_text("x")
-    assert [pid for *_, pid in read_all(tell, [(0, tmp_path / "rank_0")], iter)] == [HERE]
+    assert [pid for *_, pid in read_all(each(tell), [(0, tmp_path / "rank_0")], iter)] == [HERE]
 
 
 def test_among_threads_nothing_is_forked(files: Files) -> None:
@@ -71,7 +78,7 @@ def test_among_threads_nothing_is_forked(files: Files) -> None:
     thread = threading.Thread(target=done.wait)
     thread.start()
     try:
-        assert {pid for *_, pid in read_all(tell, files, iter)} == {HERE}
+        assert {pid for *_, pid in read_all(each(tell), files, iter)} == {HERE}
     finally:
         done.set()
         thread.join()
@@ -86,7 +93,7 @@ def die_at_50(rank: int, path: Path) -> int:
 
 @pytest.mark.usefixtures("alone")
 def test_what_a_killed_process_was_to_read_is_read_here(files: Files) -> None:
-    assert list(read_all(die_at_50, files, iter)) == list(range(100))
+    assert list(read_all(each(die_at_50), files, iter)) == list(range(100))
 
 
 def long_answer(rank: int, path: Path) -> bytes:
@@ -98,7 +105,7 @@ def long_answer(rank: int, path: Path) -> bytes:
 
 @pytest.mark.usefixtures("alone")
 def test_a_process_killed_while_it_hands_over_holds_nobody_up(files: Files) -> None:
-    slow = (result for result in read_all(long_answer, files, iter))
+    slow = (result for result in read_all(each(long_answer), files, iter))
     first = next(slow)
     threading.Event().wait(0.6)
     assert [first, *slow] == [bytes(300_000)] * 100
@@ -106,7 +113,7 @@ def test_a_process_killed_while_it_hands_over_holds_nobody_up(files: Files) -> N
 
 @pytest.mark.usefixtures("alone")
 def test_an_interrupt_ends_all(files: Files) -> None:
-    results = read_all(tell, files, iter)
+    results = read_all(each(tell), files, iter)
     next(results)
     with pytest.raises(KeyboardInterrupt):
         results.throw(KeyboardInterrupt)  # type: ignore[attr-defined]

@@ -20,6 +20,7 @@ from fr_analysis import FrAnalysisError
 from fr_analysis.cli import ExitStatus
 from fr_analysis.read import read_trace, remote
 from fr_analysis.read.remote import Url, redacted
+from fr_analysis.reduce import reduce
 from fr_analysis.trace import UNKNOWN
 from s3_server import S3Server, s3_server
 from support import ROOT
@@ -110,6 +111,35 @@ def test_the_command_answers_as_for_local_files(temporary: Path) -> None:
     assert far.stdout == near.stdout
     assert far.stderr == ""
     assert "s3://hang/job/dumps/trace_0" in run("s3://hang/job/dumps/trace_0", "-v").stdout
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_reduced_file_in_place_of_the_dumps(
+    server: S3Server, temporary: Path, tmp_path: Path
+) -> None:
+    node = tmp_path / "node0.parquet"
+    reduce(HANG, node)
+    server.put("reduced", "job", [node])
+    trace = read_trace("s3://reduced/job/")
+    assert [str(dump.source) for dump in trace.dumps.values()] == [
+        "s3://reduced/job/node0.parquet/trace_0",
+        "s3://reduced/job/node0.parquet/trace_1",
+    ]
+    answers = [run(path, "--format", "json") for path in ("s3://reduced/job/", str(HANG))]
+    assert answers[0].stdout == answers[1].stdout
+    assert answers[0].returncode == ExitStatus.FAULT
+    assert list(temporary.iterdir()) == []
+
+
+def test_an_object_that_is_no_dump_is_named_by_its_url(
+    server: S3Server, temporary: Path, tmp_path: Path
+) -> None:
+    bad = tmp_path / "trace_2"
+    bad.write_bytes(b"\x80\x02}")
+    server.put("damaged", "job", [*HANG.iterdir(), bad])
+    answer = run("s3://damaged/job/", "--format", "json")
+    (unread,) = json.loads(answer.stdout)["unread"]
+    assert unread["path"] == "s3://damaged/job/trace_2"
     assert list(temporary.iterdir()) == []
 
 
@@ -298,7 +328,9 @@ def test_the_limit_on_a_file_holds(monkeypatch: pytest.MonkeyPatch, temporary: P
         read_trace("s3://hang/job/dumps")
     # It may grow after it was listed.
     url = Url("s3://hang", "hang/job/dumps/trace_0", "s3://hang/job/dumps/trace_0", size=10)
-    ((result,),) = remote.read_part(lambda rank, path: pytest.fail("read"), None, [(0, url)])
+    ((result,),) = remote.read_part(
+        lambda files: pytest.fail("read") if files else [], None, [(0, url)]
+    )
     assert "is larger than" in result.reason  # type: ignore[union-attr]
     assert list(temporary.iterdir()) == []
 
@@ -309,7 +341,9 @@ def test_a_full_disk_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
     url = Url("s3://hang", "hang/job/dumps/trace_0", "s3://hang/job/dumps/trace_0")
     monkeypatch.setattr("tempfile.TemporaryDirectory", full)
-    ((result,),) = remote.read_part(lambda rank, path: pytest.fail("read"), None, [(0, url)])
+    ((result,),) = remote.read_part(
+        lambda files: pytest.fail("read") if files else [], None, [(0, url)]
+    )
     assert "No space left" in result.reason  # type: ignore[union-attr]
 
 

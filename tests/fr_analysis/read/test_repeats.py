@@ -19,7 +19,7 @@ from benchmarks import torch_pickler
 from benchmarks.inputs import LargeJob, dump_of
 
 from fr_analysis.errors import UnreadableDump
-from fr_analysis.read.decode import decode, decode_distinct
+from fr_analysis.read.decode import decode, decode_distinct, shorten
 from fr_analysis.read.dump import build_dump
 from fr_analysis.read.repeats import shortened
 from fr_analysis.trace import Operations, RankDump
@@ -66,7 +66,8 @@ def read_whole(path: Path) -> RankDump | str:
 def read_short(path: Path) -> tuple[RankDump | str, bool]:
     """The dump, or why it is none; and whether anything was left out."""
     try:
-        content, repeats = decode_distinct(path)
+        (short,) = shorten([path])
+        content, repeats = decode_distinct(path, short)
         return build_dump(content, RANK, path, repeats=repeats), repeats is not None
     except UnreadableDump as error:
         return str(error), False
@@ -137,7 +138,7 @@ def test_the_same_as_read_whole(
 
 def test_the_same_as_read_whole_from_torch(by_torch: bytes, tmp_path: Path) -> None:
     assert compare(by_torch, tmp_path)
-    short = shortened(by_torch)
+    (short,) = shortened([by_torch])
     assert short is not None
     assert len(short.repeats.entry) == 700
     assert short.kept < 50
@@ -151,7 +152,7 @@ def test_dumps_made_for_measuring_are_as_torch_writes_them(by_torch: bytes) -> N
 
 
 def test_most_is_left_out() -> None:
-    short = shortened(pickled(dump_of(JOB, RANK)))
+    (short,) = shortened([pickled(dump_of(JOB, RANK))])
     assert short is not None
     assert (len(short.repeats.entry), short.kept < 60) == (401, True)
 
@@ -175,7 +176,7 @@ def test_an_entry_that_differs_in_anything_else_is_kept() -> None:
         }.items()
     ):
         content["entries"][200 + at][name] = value
-    short = shortened(pickled(content))
+    (short,) = shortened([pickled(content)])
     assert short is not None
     kept = pickle.loads(short.content)["entries"]  # noqa: S301 (made here)
     wanted = content["entries"][200:212]
@@ -235,6 +236,22 @@ def test_what_is_not_regular_is_read_right_all_the_same(
     make: Callable[[dict[str, Any]], bytes], tmp_path: Path
 ) -> None:
     compare(make(dump_of(JOB, RANK)), tmp_path)
+
+
+def test_several_at_once_as_one_after_the_other(by_torch: bytes) -> None:
+    """Of two jobs, one of them cut short in the middle, one of them too small."""
+    ours = [pickled(dump_of(JOB, rank)) for rank in range(3)]
+    contents = [ours[0], by_torch, ours[1][:-5000], ours[1], b"\x80\x02N.", by_torch, ours[2]]
+    found = shortened(contents)
+    assert [short is None for short in found] == [False, False, True, False, True, False, False]
+    for content, short in zip(contents, found, strict=True):
+        if short is not None:
+            plain = pickle.loads(short.content)  # noqa: S301 (made here)
+            assert short.holds(plain)
+            assert_same(
+                build_dump(plain, RANK, Path("here"), repeats=short.repeats),
+                build_dump(pickle.loads(content), RANK, Path("here")),  # noqa: S301 (made here)
+            )
 
 
 def test_a_number_given_twice_is_not_taken_for_the_first(tmp_path: Path) -> None:
