@@ -14,7 +14,7 @@ SPHINXOPTS ?= -W --keep-going -n
 LYCHEE = $(BIN)/lychee --root-dir $(CURDIR)/$(SITE)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup html test lint linkcheck linkcheck-external linklist compare bench bench-gate gallery-sync scenario readme browser screenshot serve clean
+.PHONY: help setup html test lint linkcheck linkcheck-external linklist compare bench bench-gate gallery-sync scenario urls readme browser screenshot serve clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -79,6 +79,9 @@ gallery-sync: setup  ## copy the section that records the job into every gallery
 
 scenario: setup  ## begin a page of the hang gallery: make scenario NAME=my_hang
 	@PYTHONPATH=src $(BIN)/python -m site_build.scenario "$$NAME"
+
+urls: setup browser  ## build, and add new pages and anchors to the list of published URLs
+	@$(BIN)/python -m sphinx -b html $(SPHINXOPTS) -D published_urls_add=1 -d _build/doctrees . $(SITE)
 
 readme: html  ## put the output of the build's own run into the README
 	@PYTHONPATH=src $(BIN)/python -m site_build.readme

@@ -1,5 +1,6 @@
 """How the site is built: `make html`, or `sphinx-build -b html -W -n . _build/html`."""
 
+import os
 import sys
 import tomllib
 from pathlib import Path
@@ -25,8 +26,35 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
     "sphinx_gallery.gen_gallery",
+    "sphinx_reredirects",
     "site_build",
 ]
+
+# -- Addresses --------------------------------------------------------------------------------
+
+# Where the site is published, such as https://example.org/hangs/: whoever publishes it sets this.
+# Any other copy names no address of its own: no canonical URLs, no sitemap, no OpenGraph.
+html_baseurl = os.environ.get("SITE_URL", "").rstrip("/")
+if html_baseurl:
+    html_baseurl += "/"
+    extensions.append("sphinxext.opengraph")
+# What pages show for it.
+site_address = html_baseurl or "https://ADDRESS-OF-THIS-SITE/"
+
+# Others link to these; see "Addresses" in CONTRIBUTING.md.
+published_urls = "intermediate_source/published_urls.txt"
+# From a page that moved, without suffix, to its new address relative to the old one.
+redirects: dict[str, str] = {}
+
+ogp_site_url = html_baseurl
+ogp_site_name = "Debugging distributed hangs"
+# For pages that no card leads to; the others have their card's picture.
+ogp_image = "_static/screenshot.png"
+ogp_custom_meta_tags = ['<meta name="twitter:card" content="summary_large_image" />']
+llms_summary = (
+    "How to find the rank that hangs a distributed PyTorch job: a tutorial, a gallery of hangs, "
+    "each run on real ranks, and the analyzer fr-analysis, which reads Flight Recorder dumps."
+)
 
 # -- Sources ----------------------------------------------------------------------------------
 

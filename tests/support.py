@@ -1,5 +1,6 @@
 """What tests of several folders need: this checkout, how its site is built, a page under watch."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,14 +12,15 @@ from playwright.sync_api import Page
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def sphinx_build(source: Path, output: Path) -> subprocess.CompletedProcess[str]:
-    """Build a site as `make html` does."""
+def sphinx_build(source: Path, output: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """Build a site as `make html` does, with variables added to the environment."""
     options = ["-b", "html", "-W", "--keep-going", "-n", "-d", str(output.parent / "doctrees")]
     return subprocess.run(
         [sys.executable, "-m", "sphinx", *options, str(source), str(output)],
         capture_output=True,
         text=True,
         timeout=1500,
+        env=os.environ | env,
         check=False,
     )
 

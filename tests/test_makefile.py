@@ -145,5 +145,5 @@ def test_a_build_with_everything_installed_has_output_at_once(checkout: Path) ->
 
 def test_help_lists_every_target(checkout: Path) -> None:
     done = make(checkout, "help")
-    for target in ("html", "test", "lint", "linkcheck", "serve", "clean"):
+    for target in ("html", "test", "lint", "linkcheck", "urls", "serve", "clean"):
         assert f"make {target} " in done.stdout

@@ -11,11 +11,15 @@ from site_build import (
     gallery_index,
     lean_styles,
     line_anchors,
+    linking,
     pages,
+    published,
+    sharing,
+    summaries,
 )
 
 
-def setup(app: Sphinx) -> dict[str, bool]:
+def setup(app: Sphinx) -> dict[str, bool | int]:
     """Register everything with Sphinx."""
     budget.setup(app)
     cards.setup(app)
@@ -26,4 +30,9 @@ def setup(app: Sphinx) -> dict[str, bool]:
     gallery_index.setup(app)
     line_anchors.setup(app)
     lean_styles.setup(app)
-    return {"parallel_read_safe": True, "parallel_write_safe": True}
+    linking.setup(app)
+    summaries.setup(app)
+    sharing.setup(app)
+    published.setup(app)
+    # What `summaries` keeps with each page: one more wherever that changes.
+    return {"env_version": 1, "parallel_read_safe": True, "parallel_write_safe": True}

@@ -23,9 +23,9 @@ class Project:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
 
-    def build(self) -> subprocess.CompletedProcess[str]:
+    def build(self, *more: str) -> subprocess.CompletedProcess[str]:
         """Build what changed since the last time."""
-        options = ["-q", "-W", "--keep-going", "-n", "-d", "doctrees"]
+        options = ["-q", "-W", "--keep-going", "-n", "-d", "doctrees", *more]
         return subprocess.run(
             [sys.executable, "-m", "sphinx", "-b", "html", *options, ".", "html"],
             cwd=self.folder,

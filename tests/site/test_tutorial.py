@@ -14,33 +14,12 @@ from support import ROOT, sphinx_build
 CLAIMS = ROOT / "intermediate_source" / "debug_hangs_with_flight_recorder.toml"
 PAGE = "intermediate/debug_hangs_with_flight_recorder.html"
 
-ANCHORS = [
-    "debug-hangs-with-flight-recorder",
-    "flight-recorder-overview",
-    "flight-recorder-scenario",
-    "flight-recorder-demo",
-    "run-the-flight-recorder-demo",
-    "flight-recorder-expected-output",
-    "live-debug-server",
-    "live-analysis",
-    "read-flight-recorder-text-dumps",
-    "read-stacks-snapshots",
-    "run-fr-analysis",
-    "html-report",
-    "timeline",
-    "run-torchfrtrace",
-    "hang-symptoms",
-    "fr-analysis-quick-reference",
-]
-"""Others link to these: one that disappears is a broken link somewhere."""
-
 
 class Page(HTMLParser):
     """What a page holds that the tests ask for."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
-        self.ids: set[str] = set()
         self.loads: list[str] = []
         self.links: list[str] = []
         self.blocks: list[str] = []
@@ -49,8 +28,6 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = dict(attrs)
-        if given.get("id"):
-            self.ids.add(given["id"] or "")
         if tag in ("script", "img", "iframe") and given.get("src"):
             self.loads.append(given["src"] or "")
         if tag == "link" and given.get("rel") in ("stylesheet", "preload", "icon"):
@@ -95,10 +72,6 @@ def test_prose_states_the_claims(site: Path) -> None:
     first, second = claims["operations"]
     (suspect,), (victim,) = claims["suspects"], claims["victims"]
     assert f"rank {victim} has {first} entries, rank {suspect} has {second}" in text
-
-
-def test_anchors_that_others_link_to(page: Page) -> None:
-    assert [anchor for anchor in ANCHORS if anchor not in page.ids] == []
 
 
 def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
