@@ -152,7 +152,7 @@ def _projection(results: dict[str, Any]) -> Rows:
         (
             "The same, reduced (regular made job; real times are noisier)",
             f"{reduced:.2f} bytes per entry",
-            f"{entries * reduced / 1e9:.1f} GB",
+            f"{entries * reduced / 1e6:.0f} MB",
         ),
     ]
 
