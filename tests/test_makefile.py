@@ -28,6 +28,14 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
+ENVIRONMENT = {
+    name: value
+    for name, value in os.environ.items()
+    if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")
+}
+"""As typed by a user, also where the tests are run by make, which would say where it is."""
+
+
 def make(checkout: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     """Run make there."""
     return subprocess.run(
@@ -36,7 +44,7 @@ def make(checkout: Path, *arguments: str, **env: str) -> subprocess.CompletedPro
         capture_output=True,
         text=True,
         timeout=200,
-        env=os.environ | env,
+        env=ENVIRONMENT | env,
         check=False,
     )
 
@@ -104,6 +112,7 @@ def lines_of_make(checkout: Path, *arguments: str) -> Iterator[Iterator[tuple[fl
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
+        env=ENVIRONMENT,
     ) as process:
         assert process.stdout
         try:
