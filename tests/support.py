@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,34 @@ def sphinx_build(source: Path, output: Path, **env: str) -> subprocess.Completed
         text=True,
         timeout=1500,
         env=os.environ | env,
+        check=False,
+    )
+
+
+def fr_analysis(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "fr_analysis", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=os.environ | environment,
+        check=False,
+    )
+
+
+def run_as_a_reader(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run one of torch's commands as a page's reader does: in the folder, without settings."""
+    program, *arguments = command
+    return subprocess.run(
+        [Path(sys.executable).with_name(program), *arguments],
+        cwd=folder,
+        # Only this differs: torchrun's own port is taken when two jobs run at once.
+        env=os.environ | {"PET_STANDALONE": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=200,
         check=False,
     )
 

@@ -19,6 +19,7 @@ from fr_analysis.cli import ExitStatus, print_text, refuse_taken, with_progress
 from fr_analysis.errors import FrAnalysisError, UnreadableDump, printable
 from fr_analysis.read import ft_size_of, read_contents, without_strays
 from fr_analysis.read.files import find_files, is_url
+from fr_analysis.read.parallel import size_of
 from fr_analysis.read.reduced import Contents, need_parquet, read_reduced, write_reduced
 from fr_analysis.trace import Source, Unread
 
@@ -46,13 +47,6 @@ class Reduced:
     bytes_read: int
     bytes_written: int
     unread: tuple[Unread, ...]
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 def _namer(contents: Contents) -> Callable[[Source], str]:
@@ -153,8 +147,8 @@ def reduce(
     return Reduced(
         ranks=len({dump.rank for dump in contents.dumps}),
         operations=sum(len(dump.operations) for dump in contents.dumps),
-        bytes_read=sum(map(_size, [*(file for _, file in found.dumps), *snapshots])),
-        bytes_written=_size(target),
+        bytes_read=sum(map(size_of, [*(file for _, file in found.dumps), *snapshots])),
+        bytes_written=size_of(target),
         unread=(*unread, *contents.bad_stacks),
     )
 

@@ -15,20 +15,9 @@ import pytest
 from fr_analysis import schema
 from fr_analysis.cli import ExitStatus, main, parse_rank_list
 from support import ROOT
+from support import fr_analysis as run
 
 HANG = ROOT / "tests" / "data" / "gloo_hang_3ranks"
-
-
-def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run the command in a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", "fr_analysis", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=os.environ | environment,
-        check=False,
-    )
 
 
 def healthy(folder: Path) -> Path:

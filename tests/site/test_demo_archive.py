@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 from urllib.parse import unquote
@@ -17,7 +14,7 @@ from fr_analysis import analyze
 from rank_lab.claims import differences
 from site_build.demo_archive import NAME, archive_of
 from site_build.gallery import load_scenario
-from support import ROOT
+from support import ROOT, run_as_a_reader
 
 SOURCES = ROOT / "intermediate_source"
 OFFERING = ("debug_hangs_with_flight_recorder", "hang_gallery/index", "exercises/index")
@@ -71,19 +68,8 @@ def test_a_script_of_it_runs_as_the_readme_says(archive: Path, tmp_path: Path) -
     folder = tmp_path / NAME
     readme = (folder / "README.txt").read_text(encoding="utf-8")
     (command,) = re.findall(r"^  (torchrun .*uneven_inputs\.py)$", readme, flags=re.MULTILINE)
-    program, *arguments = shlex.split(command)
     scenario = load_scenario(SOURCES / "hang_gallery" / "uneven_inputs.py")
-    done = subprocess.run(
-        [Path(sys.executable).with_name(program), *arguments],
-        cwd=folder,
-        # Only this differs: torchrun's own port is taken when two jobs run at once.
-        env=os.environ | {"PET_STANDALONE": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+    done = run_as_a_reader(shlex.split(command), folder)
     assert done.returncode == scenario.exit_status, done.stdout
     assert differences(scenario.claims, analyze(folder / "fr_dumps")) == ()
 

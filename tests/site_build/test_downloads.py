@@ -16,7 +16,7 @@ import pytest
 from fr_analysis import analyze
 from rank_lab.claims import differences
 from site_build.gallery import load_scenario
-from support import ROOT
+from support import ROOT, run_as_a_reader
 
 SOURCES = ROOT / "intermediate_source"
 SCRIPTS = sorted((SOURCES / "hang_gallery").glob("*.py"))
@@ -35,17 +35,7 @@ def run_alone(script: Path, folder: Path) -> Run:
     """As the page's reader: the file alone, the command of its page, no settings."""
     folder.mkdir()
     shutil.copy(script, folder)
-    done = subprocess.run(
-        [Path(sys.executable).with_name("torchrun"), "--nproc_per_node=4", script.name],
-        cwd=folder,
-        # Only this differs: torchrun's own port is taken when two jobs run at once.
-        env=os.environ | {"PET_STANDALONE": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+    done = run_as_a_reader(["torchrun", "--nproc_per_node=4", script.name], folder)
     return Run(folder, done.returncode, done.stdout)
 
 

@@ -89,7 +89,7 @@ class Entries:
             convert: what to make of a value where one of them is neither an integer nor None.
             most: times from this on are none.
         """
-        column = self._with_own(name, times(self.values(name), convert, most))
+        column = self._with_own(name, times(self.values(name), convert))
         column[(column <= 0) | (column >= most)] = UNKNOWN
         return column
 
@@ -117,23 +117,19 @@ def integers(values: Sequence[object], convert: Callable[[object], int]) -> IntC
     return np.fromiter(map(convert, values), dtype=np.int64, count=len(values))
 
 
-def times(values: Sequence[object], convert: Callable[[object], int], most: int) -> IntColumn:
-    """A column of times in nanoseconds, UNKNOWN where there is none.
+def times(values: Sequence[object], convert: Callable[[object], int]) -> IntColumn:
+    """A column of times in nanoseconds, as they are; UNKNOWN where there is none.
 
     Args:
         values: one per entry, None where there is no time.
         convert: what to make of a value where one of them is something else.
-        most: times from this on are none.
     """
     if set(map(type, values)) <= _INT_OR_NONE:
         try:
             plain = [UNKNOWN if value is None else value for value in values]
-            column = np.fromiter(plain, dtype=np.int64, count=len(values))
+            return np.fromiter(plain, dtype=np.int64, count=len(values))
         except OverflowError:
             pass
-        else:
-            column[(column <= 0) | (column >= most)] = UNKNOWN
-            return column
     return np.fromiter(map(convert, values), dtype=np.int64, count=len(values))
 
 

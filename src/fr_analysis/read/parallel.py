@@ -36,7 +36,8 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def _size(path: Path) -> int:
+def size_of(path: Path) -> int:
+    """A file's size in bytes; 0 where it cannot be told."""
     try:
         return path.stat().st_size
     except OSError:
@@ -57,7 +58,7 @@ def _workers_for(files: Files) -> int:
     """In how many processes to read; 1 where one is enough, or where forking is not safe."""
     if not can_fork():
         return 1
-    if sum(_size(path) for _, path in files) < _WORTH_IT_BYTES:
+    if sum(size_of(path) for _, path in files) < _WORTH_IT_BYTES:
         return 1
     return min(cores(), len(files))
 

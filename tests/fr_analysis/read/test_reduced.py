@@ -37,6 +37,7 @@ from fr_analysis.reduce import reduce
 from fr_analysis.trace import RankDump, Trace
 from plain_dumps import Dump, dump, entry, write, write_job
 from support import ROOT
+from support import fr_analysis as run
 
 arrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -663,18 +664,6 @@ def test_size(tmp_path: Path) -> None:
         assert (done.ranks, done.operations) == (8, 16_000)
         assert done.bytes_written == (tmp_path / f"{name}.parquet").stat().st_size
         assert done.bytes_written * 10 < done.bytes_read
-
-
-def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The command in a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", "fr_analysis", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=os.environ | environment,
-        check=False,
-    )
 
 
 def test_the_command(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from fr_analysis.reduce import reduce
 from fr_analysis.trace import UNKNOWN
 from s3_server import S3Server, s3_server
 from support import ROOT
+from support import fr_analysis as run
 
 HANG = ROOT / "tests" / "data" / "gloo_hang_3ranks"
 STACKS = """\
@@ -64,17 +65,6 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "fr_analysis", *arguments]
-
-
-def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(*arguments),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env=os.environ | environment,
-    )
 
 
 def copies(folder: Path, count: int) -> list[Path]:
