@@ -115,6 +115,12 @@ class Visit:
 
 LOADED = ("document", "stylesheet", "script")
 
+CHOOSE = """async theme => {
+    document.documentElement.dataset.theme = theme;
+    // Colors on their way from one theme to the other are of neither.
+    await Promise.allSettled(document.getAnimations().map(change => change.finished));
+}"""
+
 
 def violations(page: Page, run_only: list[str]) -> list[str]:
     """What axe says is wrong, by these rules or sets of rules."""
@@ -135,7 +141,7 @@ def visit(page: Page, address: str) -> Visit:
         requests.append((request.url, request.resource_type))
 
     def choose(theme: str) -> None:
-        page.evaluate("theme => document.documentElement.dataset.theme = theme", theme)
+        page.evaluate(CHOOSE, theme)
 
     page.on("request", note)
     page.goto(address, wait_until="load")
