@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib.metadata
 import os
-import platform
 import subprocess
 import sys
 import threading
@@ -31,6 +29,7 @@ import psutil
 from benchmarks import columns
 from benchmarks.inputs import LargeJob, write_job
 from benchmarks.results import as_markdown, keep, spread
+from benchmarks.tables import circumstances
 
 FOLDER = Path("_build/bench")
 BIN = Path(sys.executable).parent
@@ -228,12 +227,6 @@ def startup() -> dict[str, float]:
     return seconds
 
 
-def _processor() -> str:
-    with open("/proc/cpuinfo", encoding="utf-8") as stream:
-        names = [line.partition(":")[2].strip() for line in stream if line.startswith("model name")]
-    return names[0] if names else platform.machine()
-
-
 def measure_cases(cases: Sequence[Case]) -> dict[str, Any]:
     """Make the inputs of cases and measure them.
 
@@ -272,10 +265,7 @@ def measure_cases(cases: Sequence[Case]) -> dict[str, Any]:
         }
     names = ("torch", "numpy", "fr-analysis")
     return {
-        "machine": {"cores": os.cpu_count(), "processor": _processor()},
-        "date": time.strftime("%Y-%m-%d"),
-        "python": platform.python_version(),
-        "versions": {name: importlib.metadata.version(name) for name in names},
+        **circumstances(names),
         "startup_s": startup(),
         "columns": columns.measure(),
         "cases": found,

@@ -12,6 +12,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.tables import Rows, list_table, measured_on
+
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results.json"
 PAGE = ROOT / "benchmarks" / "results.rst"
@@ -29,7 +31,6 @@ WAYS = {
 }
 """From a dump to columns, see ``benchmarks.columns``; the first two without the unpickling."""
 
-Rows = list[tuple[str, ...]]
 _HEAD = (
     "Job",
     "Entries",
@@ -72,15 +73,6 @@ def _rows(results: dict[str, Any]) -> Rows:
     return rows
 
 
-def _machine(results: dict[str, Any]) -> str:
-    versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
-    machine = results["machine"]
-    return (
-        f"Measured on {results['date']}: {machine['cores']} cores of {machine['processor']}, "
-        f"Python {results['python']}, {versions}."
-    )
-
-
 def _start(results: dict[str, Any]) -> str:
     start = results["startup_s"]
     ours, nothing = start["fr-analysis --version"], start["python -c pass"]
@@ -101,14 +93,7 @@ def as_markdown(results: dict[str, Any]) -> str:
     lines = ["| " + " | ".join(_HEAD) + " |", "|" + " --- |" * len(_HEAD)]
     lines += ["| " + " | ".join(row) + " |" for row in _rows(results)]
     start = _start(results).replace("``", "`")
-    return "\n".join([*lines, "", _machine(results), start, NVIDIA]) + "\n"
-
-
-def _table(title: str, head: Sequence[str], rows: Rows) -> str:
-    lines = [f".. list-table:: {title}", "   :header-rows: 1", "   :class: measured", ""]
-    for row in (head, *rows):
-        lines += [f"   {'*' if at == 0 else ' '} - {cell}" for at, cell in enumerate(row)]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", measured_on(results), start, NVIDIA]) + "\n"
 
 
 def _slope(results: dict[str, Any], of: Any) -> tuple[float, float]:
@@ -163,10 +148,10 @@ def as_page(results: dict[str, Any]) -> str:
     small = results["cases"][_SMALLER]
     return "\n".join(
         [
-            _table(
+            list_table(
                 "Ratios within one run: median, and range over the rounds", _HEAD, _rows(results)
             ),
-            _machine(results),
+            measured_on(results),
             _start(results),
             NVIDIA,
             "",
@@ -187,7 +172,7 @@ def as_page(results: dict[str, Any]) -> str:
             "",
             ".. projection begin",
             "",
-            _table(
+            list_table(
                 f"{RANKS:,} ranks with {ENTRIES:,} entries each, from the slope of two sizes",
                 ("What", "Measured", "Together"),
                 _projection(results),
@@ -200,7 +185,7 @@ def as_page(results: dict[str, Any]) -> str:
 
 def _columns(results: dict[str, Any]) -> str:
     rows = [(WAYS[way], spread(ratios)) for way, ratios in results["columns"].items()]
-    return _table(
+    return list_table(
         "One dump in one process, beside pickle.load of the same dump",
         ("From the dump to columns", "Times as long as pickle.load"),
         rows,

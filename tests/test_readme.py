@@ -4,6 +4,7 @@ import json
 
 import pytest
 from benchmarks import results
+from benchmarks.reliability import kept
 
 from site_build.readme import OUTPUT, with_output
 from support import ROOT
@@ -25,3 +26,10 @@ def test_readme_and_page_show_what_the_benchmark_kept() -> None:
     )
     assert results.PAGE.read_text(encoding="utf-8") == results.as_page(kept)
     assert results.with_table(readme, "something else\n") != readme
+
+
+@pytest.mark.parametrize("part", kept.parts())
+def test_page_shows_what_a_part_of_the_reliability_run_kept(part: str) -> None:
+    stored = json.loads((kept.FOLDER / f"{part}.json").read_text(encoding="utf-8"))
+    rendered = (kept.FOLDER / f"{part}.rst").read_text(encoding="utf-8")
+    assert rendered == kept.as_page(stored), "run `python -m benchmarks.reliability.kept`"
