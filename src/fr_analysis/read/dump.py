@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -264,30 +265,20 @@ _STATES = {"scheduled": _SCHEDULED, "started": _STARTED, "completed": _COMPLETED
 
 
 def _completions(
-    entries: Entries,
-    state: npt.NDArray[np.int8],
-    completed_ns: IntColumn,
-    number: IntColumn,
-    completed_up_to: IntColumn,
+    parts: EntryParts, completed_ns: IntColumn, number: IntColumn, completed_up_to: IntColumn
 ) -> npt.NDArray[np.int8]:
     """Judge each entry by the signs that its backend gives.
 
     NCCL sets ``state`` to ``completed``. On CPU ``state`` stays ``scheduled`` for ever
     and ``retired``, or the group's ``last_completed_collective``, is the only sign.
     """
-    retired = entries.values("retired")
-    under_way = (state == _SCHEDULED) | (state == _STARTED) | entries.spread(are(retired, False))
     passed = (number != UNKNOWN) & (number <= completed_up_to)
-    is_retired = entries.spread(are(retired, True))
-    completed = (state == _COMPLETED) | (completed_ns != UNKNOWN)
     # The strongest sign counts, so it comes last.
-    completion = np.full(len(entries), Completion.UNKNOWN, dtype=np.int8)
-    completion[under_way] = Completion.PENDING
-    completion[passed | is_retired] = Completion.RETIRED
-    if (is_retired & ~completed).any():
-        timed = np.array(["duration_ms" in entry for entry in entries.distinct], dtype=np.bool_)
-        completion[is_retired & entries.spread(timed)] = Completion.TIMED
-    completion[completed] = Completion.COMPLETED
+    completion = np.full(len(number), Completion.UNKNOWN, dtype=np.int8)
+    completion[parts.under_way] = Completion.PENDING
+    completion[passed | parts.retired] = Completion.RETIRED
+    completion[parts.timed] = Completion.TIMED
+    completion[(parts.state == _COMPLETED) | (completed_ns != UNKNOWN)] = Completion.COMPLETED
     return completion
 
 
@@ -442,29 +433,108 @@ def contradiction(content: object, dump: RankDump) -> str | None:
     return None
 
 
-def build_dump(
-    content: object,
-    rank: int,
-    source: Path,
-    *,
-    group_world_size: int | None = None,
-    repeats: Repeats | None = None,
-) -> RankDump:
-    """Check one dump's plain data and turn it into columns.
+@dataclass(frozen=True, eq=False)
+class EntryParts:
+    """All that the entries of a dump hold but their numbers and times, as columns.
+
+    Dumps that are alike share it, so none of its columns can be written to.
+
+    Attributes:
+        entries: what it was made of.
+        names: names of the groups in ``group``, with their descriptions where the entries tell.
+        group, signature, stack, local_id, is_p2p, state: one value per entry.
+        under_way, retired, timed, closes: which entries are not complete, are retired, are retired
+            and timed, and close a batch.
+        signatures, stacks: what ``signature`` and ``stack`` are indices into.
+        local_ids: by group name, the id that its last entry tells.
+    """
+
+    entries: Entries
+    names: tuple[GroupName, ...]
+    group: IntColumn
+    signature: IntColumn
+    stack: IntColumn
+    local_id: IntColumn
+    is_p2p: Flags
+    state: npt.NDArray[np.int8]
+    under_way: Flags
+    retired: Flags
+    timed: Flags
+    closes: Flags
+    signatures: tuple[Signature, ...]
+    stacks: tuple[tuple[Frame, ...], ...]
+    local_ids: dict[str, int]
+
+
+def _group_name(value: object) -> GroupName:
+    if isinstance(value, list | tuple) and len(value) == 2:
+        return GroupName(_text(value[0]), _text(value[1]))
+    return GroupName(_text(value), "")
+
+
+def entry_parts(content: object, repeats: Repeats | None = None) -> EntryParts:
+    """Check the entries of a dump.
 
     Args:
         content: what ``decode`` returned for the file.
-        rank: the rank that the file belongs to.
-        source: the file, for messages.
-        group_world_size: ranks in one torchft replica group, to turn its ranks into the
-            job's; None for any other job.
         repeats: the entries that were left out of ``content``, if any.
 
     Returns:
-        The rank's dump. Entries that are no dictionaries are left out.
+        What they hold. Entries that are no dictionaries are left out.
 
     Raises:
         UnreadableDump: it is not the dictionary of a Flight Recorder dump.
+    """
+    recorded = _checked(content).get("entries", [])
+    if recorded is None:
+        recorded = []
+    if not isinstance(recorded, list | tuple):
+        raise UnreadableDump("has entries that are not a list")
+    entries = Entries([entry for entry in recorded if isinstance(entry, dict)], repeats)
+    if len(entries) > MAX_OPERATIONS:
+        raise UnreadableDump(f"has {len(entries)} entries, more than any ring buffer holds")
+    groups = Parsed(entries.values("process_group"), plain_keys, _group_name)
+    local_id = integers(entries.values("pg_id"), _number)
+    signature, table = _signatures(entries)
+    stack, stacks = _stacks(entries)
+    state = codes(entries.values("state"), _STATES)
+    told = entries.values("retired")
+    retired = are(told, True)
+    timed = np.array(["duration_ms" in entry for entry in entries.distinct], dtype=np.bool_)
+    ends = np.array([entry.operation.endswith(":coalesced") for entry in table], dtype=np.bool_)
+    last = entries.by_last()
+    names = [name.name for name in groups.items]
+    parts = EntryParts(
+        entries=entries,
+        names=groups.items,
+        group=entries.spread(groups.column),
+        signature=entries.spread(signature),
+        stack=entries.spread(stack),
+        local_id=entries.spread(local_id),
+        is_p2p=entries.spread(_transfers(entries, signature, table)),
+        state=entries.spread(state),
+        under_way=entries.spread((state == _SCHEDULED) | (state == _STARTED) | are(told, False)),
+        retired=entries.spread(retired),
+        timed=entries.spread(retired & timed),
+        closes=entries.spread(ends[signature]),
+        signatures=table,
+        stacks=stacks,
+        local_ids={
+            names[at]: local
+            for at, local in zip(groups.column[last].tolist(), local_id[last].tolist(), strict=True)
+        },
+    )
+    for column in vars(parts).values():
+        if isinstance(column, np.ndarray):
+            column.setflags(write=False)
+    return parts
+
+
+def _checked(content: object) -> dict[str, Any]:
+    """The dictionary of a dump.
+
+    Raises:
+        UnreadableDump: it is none, or of a version that is not understood.
     """
     if not isinstance(content, dict):
         raise NotADump(
@@ -478,79 +548,83 @@ def build_dump(
             f"has dump version {version}; versions 1 and 2 are understood, "
             "so a newer fr-analysis is needed"
         )
-    recorded = content.get("entries", [])
-    if recorded is None:
-        recorded = []
-    if not isinstance(recorded, list | tuple):
-        raise UnreadableDump("has entries that are not a list")
-    entries = Entries([entry for entry in recorded if isinstance(entry, dict)], repeats)
-    if len(entries) > MAX_OPERATIONS:
-        raise UnreadableDump(f"has {len(entries)} entries, more than any ring buffer holds")
+    return content
 
-    statuses = _statuses(content)
-    declared, nameless = _declarations(content)
-    if group_world_size:
-        _shift_default_group(declared, rank - rank % group_world_size)
 
-    def parse_group(value: object) -> GroupName:
-        if isinstance(value, list | tuple) and len(value) == 2:
-            name = GroupName(_text(value[0]), _text(value[1]))
-        else:
-            name = GroupName(_text(value), "")
-        if not name.description and name.name in declared:
-            return declared[name.name][0]
-        return name
-
-    recorded_groups = Parsed(entries.values("process_group"), plain_keys, parse_group)
-    groups: Table[GroupName] = Table()
-    for group_name in recorded_groups.items:
-        groups.add(group_name)
-    distinct_id = integers(entries.values("pg_id"), _number)
-    distinct_signature, table = _signatures(entries)
-    stack, stacks = _stacks(entries)
-    is_p2p = entries.spread(_transfers(entries, distinct_signature, table))
-    signature, local_id = entries.spread(distinct_signature), entries.spread(distinct_id)
-    number = _sequence_numbers(entries, is_p2p)
-    state = entries.spread(codes(entries.values("state"), _STATES))
+def _operations(
+    entries: Entries, group: IntColumn, parts: EntryParts, statuses: dict[int, GroupStatus]
+) -> Operations:
+    number = _sequence_numbers(entries, parts.is_p2p)
     started_ns = entries.times("time_discovered_started_ns", _time, MAX_TIME_NS)
     completed_ns = entries.times("time_discovered_completed_ns", _time, MAX_TIME_NS)
     completed_up_to = np.full(len(entries), UNKNOWN, dtype=np.int64)
     for local, status in statuses.items():
-        completed_up_to[(local_id == local) & ~is_p2p] = status.last_completed
+        completed_up_to[(parts.local_id == local) & ~parts.is_p2p] = status.last_completed
     operations = Operations(
-        group=entries.spread(recorded_groups.column),
-        signature=signature,
-        stack=entries.spread(stack),
+        group=group,
+        signature=parts.signature,
+        stack=parts.stack,
         number=number,
         record=_records(entries),
-        is_p2p=is_p2p,
-        completion=_completions(entries, state, completed_ns, number, completed_up_to),
-        started=(state >= _STARTED) | (started_ns != UNKNOWN),
+        is_p2p=parts.is_p2p,
+        completion=_completions(parts, completed_ns, number, completed_up_to),
+        started=(parts.state >= _STARTED) | (started_ns != UNKNOWN),
         created_ns=entries.times("time_created_ns", _time, MAX_TIME_NS),
         started_ns=started_ns,
         completed_ns=completed_ns,
     )
-    _close_batches(
-        np.array([entry.operation.endswith(":coalesced") for entry in table], dtype=np.bool_)[
-            signature
-        ],
-        operations,
-    )
-    names = [name.name for name in recorded_groups.items]
-    newest_last = entries.by_last()
-    local_ids = {
-        names[at]: local
-        for at, local in zip(
-            recorded_groups.column[newest_last].tolist(),
-            distinct_id[newest_last].tolist(),
-            strict=True,
-        )
-    }
+    _close_batches(parts.closes, operations)
+    return operations
+
+
+def build_dump(
+    content: object,
+    rank: int,
+    source: Path,
+    *,
+    group_world_size: int | None = None,
+    repeats: Repeats | None = None,
+    parts: EntryParts | None = None,
+) -> RankDump:
+    """Check one dump's plain data and turn it into columns.
+
+    Args:
+        content: what ``decode`` returned for the file.
+        rank: the rank that the file belongs to.
+        source: the file, for messages.
+        group_world_size: ranks in one torchft replica group, to turn its ranks into the
+            job's; None for any other job.
+        repeats: the entries that were left out of ``content``, if any.
+        parts: what ``entry_parts`` made of the entries of a dump that is alike, where ``content``
+            has none.
+
+    Returns:
+        The rank's dump. Entries that are no dictionaries are left out.
+
+    Raises:
+        UnreadableDump: it is not the dictionary of a Flight Recorder dump.
+    """
+    content = _checked(content)
+    if parts is None:
+        parts = entry_parts(content, repeats)
+    entries = Entries(parts.entries.distinct, repeats)
+    statuses = _statuses(content)
+    declared, nameless = _declarations(content)
+    if group_world_size:
+        _shift_default_group(declared, rank - rank % group_world_size)
+    groups: Table[GroupName] = Table()
+    of_name = []
+    for name in parts.names:
+        # Old versions tell a group's description only where they declare it.
+        is_told = name.description or name.name not in declared
+        of_name.append(groups.add(name if is_told else declared[name.name][0]))
+    column = parts.group if len(groups) == len(of_name) else np.array(of_name)[parts.group]
+    operations = _operations(entries, column, parts, statuses)
     recorded_names = {group.name for group in groups.index}
-    for name, (group_name, _) in declared.items():
-        if name not in recorded_names:
+    for text, (group_name, _) in declared.items():
+        if text not in recorded_names:
             groups.add(group_name)
-    status_by_name = _status_by_name(list(declared), statuses, local_ids)
+    status_by_name = _status_by_name(list(declared), statuses, parts.local_ids)
     members = []
     world: tuple[int, ...] | None = None
     for group in groups.index:
@@ -564,13 +638,13 @@ def build_dump(
     return RankDump(
         rank=rank,
         source=source,
-        version=version,
+        version=_text(content.get("version")),
         groups=groups.items(),
         declared_members=tuple(members),
         statuses=tuple(status_by_name.get(group.name) for group in groups.index),
         operations=operations,
-        signatures=table,
-        stacks=stacks,
+        signatures=parts.signatures,
+        stacks=parts.stacks,
         numbers_per_recorder=_numbers_per_recorder(content, operations),
         health=_health(content),
         world=world,

@@ -73,13 +73,16 @@ class Entries:
         return np.argsort(last)
 
     def numbers(self, name: str, convert: Callable[[object], int]) -> IntColumn:
-        """A counting field as a column, one number per entry.
+        """A counting field as a column, one number per entry; not to be written to.
 
         Args:
             name: the field, see ``repeats.COUNTING``.
             convert: what to make of a value where not all of them are integers that fit.
         """
-        return self._with_own(name, integers(self.values(name), convert))
+        places, own = self._own(name)
+        if len(places) == len(self):
+            return own
+        return self._with(places, own, integers(self.values(name), convert))
 
     def times(self, name: str, convert: Callable[[object], int], most: int) -> IntColumn:
         """A field of times in nanoseconds as a column, UNKNOWN where there is none.
@@ -89,15 +92,24 @@ class Entries:
             convert: what to make of a value where one of them is neither an integer nor None.
             most: times from this on are none.
         """
-        column = self._with_own(name, times(self.values(name), convert))
+        places, own = self._own(name)
+        if len(places) == len(self):
+            column = own.copy()
+        else:
+            column = self._with(places, own, times(self.values(name), convert))
         column[(column <= 0) | (column >= most)] = UNKNOWN
         return column
 
-    def _with_own(self, name: str, distinct: IntColumn) -> IntColumn:
+    def _own(self, name: str) -> tuple[IntColumn, IntColumn]:
+        """Places of entries whose own values of a counting field are known, and these."""
+        nothing = np.empty(0, dtype=np.int64)
+        known = self.repeats.numbers if self.repeats is not None else {}
+        return known.get(name, (nothing, nothing))
+
+    def _with(self, places: IntColumn, own: IntColumn, distinct: IntColumn) -> IntColumn:
         """A counting field of all entries, given that of the distinct ones."""
         column = self.spread(distinct)
-        if self.repeats is not None and name in self.repeats.numbers:
-            places, own = self.repeats.numbers[name]
+        if len(places):
             column[places] = own
         return column
 
