@@ -76,7 +76,7 @@ class Entries:
         """A counting field as a column, one number per entry; not to be written to.
 
         Args:
-            name: the field, see ``repeats.COUNTING``.
+            name: the field, see ``layouts.COUNTING``.
             convert: what to make of a value where not all of them are integers that fit.
         """
         places, own = self._own(name)
@@ -88,7 +88,7 @@ class Entries:
         """A field of times in nanoseconds as a column, UNKNOWN where there is none.
 
         Args:
-            name: the field, see ``repeats.COUNTING``.
+            name: the field, see ``layouts.COUNTING``.
             convert: what to make of a value where one of them is neither an integer nor None.
             most: times from this on are none.
         """

@@ -18,385 +18,35 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import pickle
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from fr_analysis.trace import IntColumn
-
-Words = npt.NDArray[np.uint64]
-Flags = npt.NDArray[np.bool_]
-
-COUNTING = frozenset(
-    {
-        "record_id",
-        "id",
-        "collective_seq_id",
-        "p2p_seq_id",
-        "seq_id",
-        "time_created_ns",
-        "time_discovered_started_ns",
-        "time_discovered_completed_ns",
-    }
+from fr_analysis.read.layouts import MOST_SHAPES, Entry, Layout, known_layouts
+from fr_analysis.read.walk import (
+    EMPTY_DICT,
+    EMPTY_LIST,
+    GET,
+    LONG_GET,
+    LONG_PUT,
+    MARK,
+    PUTS,
+    SETITEMS,
+    Bytes,
+    Fields,
+    Irregular,
+    Texts,
+    Walker,
+    Words,
 )
-"""Fields that differ from one entry to the next like it, and are kept as columns."""
-_LEFT_OUT = frozenset({"op_id", "duration_ms"})
-"""Fields that differ too, and of which no number is used."""
+from fr_analysis.trace import IntColumn
 
 SMALLEST_BYTES = 16 << 10
 LARGEST_BYTES = 64 << 20
 """What smaller and larger files gain is not worth it, or not the memory."""
-_MOST_SHAPES = 400
-"""So many layouts of entries are looked for; rarer ones are decoded as they are."""
-_MOST_STEPS = 50_000
-"""Opcodes that are stepped through one by one: beyond that a dump is not regular enough."""
-
-
-def _code(opcode: bytes) -> int:
-    return opcode[0]
-
-
-_PROTO, _STOP = map(_code, (pickle.PROTO, pickle.STOP))
-_MARK, _APPEND, _APPENDS = map(_code, (pickle.MARK, pickle.APPEND, pickle.APPENDS))
-_SETITEM, _SETITEMS = map(_code, (pickle.SETITEM, pickle.SETITEMS))
-_TUPLE, _TUPLE1, _TUPLE2, _TUPLE3 = map(
-    _code, (pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3)
-)
-_EMPTY_DICT, _EMPTY_LIST = map(_code, (pickle.EMPTY_DICT, pickle.EMPTY_LIST))
-_TEXT, _LONG1 = map(_code, (pickle.BINUNICODE, pickle.LONG1))
-_GET, _LONG_GET = map(_code, (pickle.BINGET, pickle.LONG_BINGET))
-_PUT, _LONG_PUT = map(_code, (pickle.BINPUT, pickle.LONG_BINPUT))
-_FLOAT = _code(pickle.BINFLOAT)
-
-_INTEGERS = {_code(pickle.BININT1): 1, _code(pickle.BININT2): 2, _code(pickle.BININT): 4}
-"""Opcodes of integers, and the bytes that their arguments have; the last is signed."""
-
-_PUSHES = {
-    **{_code(opcode): 1 for opcode in (pickle.NONE, pickle.NEWTRUE, pickle.NEWFALSE)},
-    **{_code(opcode): 1 for opcode in (pickle.EMPTY_TUPLE, pickle.EMPTY_LIST, pickle.EMPTY_DICT)},
-    **{opcode: 1 + size for opcode, size in _INTEGERS.items()},
-    _FLOAT: 9,
-    _GET: 2,
-    _LONG_GET: 5,
-}
-"""Opcodes that put a value on the stack, and their length with their arguments."""
-_PUTS = {_PUT: 2, _LONG_PUT: 5}
-_TUPLES = {_TUPLE1: 1, _TUPLE2: 2, _TUPLE3: 3}
-
-_ARGUMENT = np.zeros(256, dtype=np.int64)
-"""By opcode: how many bytes of its argument may differ between entries of one layout."""
-for _opcode, _length in {**_PUSHES, **_PUTS}.items():
-    _ARGUMENT[_opcode] = _length - 1
-
-
-class _Irregular(Exception):
-    """The pickle is not as it should be to be shortened."""
-
-
-class _Walker:
-    """Steps through a pickle and keeps its stack, of which only places are remembered.
-
-    Attributes:
-        stack: for each value on the stack, the place of the opcode that put it there.
-        marks: heights of the stack at its marks.
-        steps: places of all opcodes that were stepped on.
-    """
-
-    most_steps: ClassVar[int] = _MOST_STEPS
-    rows: Mapping[int, int]
-    """Places from which ``_jump`` steps over many values."""
-
-    def __init__(self, content: bytes) -> None:
-        self.content = content
-        self.rows = {}
-        self.stack: list[int] = []
-        self.marks: list[int] = []
-        self.steps: list[int] = []
-
-    def _jump(self, row: int) -> int:
-        raise NotImplementedError
-
-    def _put(self, at: int, opcode: int) -> None:
-        """A value is given a number, by which later ones refer to it."""
-
-    def _closed(self, opcode: int, height: int) -> bool:
-        """A list or dictionary gets the values above a height; returns whether to end."""
-        raise NotImplementedError
-
-    def run(self, at: int) -> int:
-        """Step from an opcode to the end; returns the place behind it."""
-        content, stack, marks, steps = self.content, self.stack, self.marks, self.steps
-        try:
-            while len(steps) < self.most_steps:
-                opcode = content[at]
-                steps.append(at)
-                length = _PUSHES.get(opcode)
-                if length:
-                    if opcode == _EMPTY_DICT and at in self.rows:
-                        at = self._jump(self.rows[at])
-                    else:
-                        stack.append(at)
-                        at += length
-                elif opcode == _LONG1:
-                    stack.append(at)
-                    at += 2 + content[at + 1]
-                elif opcode == _MARK:
-                    marks.append(len(stack))
-                    at += 1
-                elif opcode in (_APPENDS, _SETITEMS):
-                    height = marks.pop()
-                    at += 1
-                    if self._closed(opcode, height):
-                        return at
-                    del stack[height:]
-                elif opcode in _PUTS:
-                    self._put(at, opcode)
-                    at += _PUTS[opcode]
-                elif opcode in _TUPLES:
-                    del stack[-_TUPLES[opcode] :]
-                    stack.append(at)
-                    at += 1
-                elif opcode == _APPEND:
-                    self._closed(opcode, len(stack) - 1)
-                    stack.pop()
-                    at += 1
-                elif opcode == _TEXT:
-                    stack.append(at)
-                    at += 5 + int.from_bytes(content[at + 1 : at + 5], "little")
-                elif opcode == _SETITEM:
-                    del stack[-2:]
-                    at += 1
-                elif opcode == _TUPLE:
-                    del stack[marks.pop() :]
-                    stack.append(at)
-                    at += 1
-                elif opcode == _PROTO:
-                    at += 2
-                elif opcode == _STOP:
-                    return at + 1
-                else:
-                    raise _Irregular
-        except IndexError:
-            raise _Irregular from None
-        raise _Irregular
-
-
-Fields = dict[int, str]
-"""Names of an entry's fields, by the numbers that refer to them."""
-
-
-def _number_at(content: bytes, at: int) -> int | None:
-    """The number that a reference at this place has; None where there is none."""
-    if content[at] == _GET:
-        return content[at + 1]
-    if content[at] == _LONG_GET:
-        return int.from_bytes(content[at + 1 : at + 5], "little")
-    return None
-
-
-class _Texts:
-    """The texts that a pickle refers to by number: names of fields are among them."""
-
-    def __init__(self, content: bytes) -> None:
-        self._content = content
-        self._text_of: dict[int, str] = {}
-
-    def add(self, number: int, at: int) -> None:
-        """The value at this place is given a number."""
-        if self._content[at] == _TEXT:
-            self._text_of[number] = self._text(at)
-
-    def _text(self, at: int) -> str:
-        start = at + 5
-        length = int.from_bytes(self._content[at + 1 : start], "little")
-        return self._content[start : start + length].decode("utf-8", "replace")
-
-    def at(self, at: int) -> str | None:
-        """The text that is, or is referred to, at this place."""
-        number = _number_at(self._content, at)
-        if number is not None:
-            return self._text_of.get(number)
-        return self._text(at) if self._content[at] == _TEXT else None
-
-    def fields(self, keys: Sequence[int]) -> Fields:
-        """The names at these places, in their order, by the numbers that refer to them.
-
-        Raises:
-            _Irregular: a name is no text, or has not been given one number.
-        """
-        names = [self.at(key) for key in keys]
-        wanted = set(names)
-        numbers = {text: number for number, text in self._text_of.items() if text in wanted}
-        told = sum(text in wanted for text in self._text_of.values())
-        if not len(names) == len(wanted) == len(numbers) == told:
-            raise _Irregular
-        return {numbers[name]: name for name in names if name is not None}
-
-
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    """How the bytes of an entry are to be read; places count from its beginning.
-
-    Attributes:
-        length: of the entry. keys: its fields, by the numbers that refer to them, and their names.
-        fixed: a mask with a byte of ones for each byte that is the same in all entries of this
-            layout: all but the arguments of opcodes.
-        columns: the words that tell entries of this layout apart. told: of each, a mask of the
-            bytes that do: arguments, but no numbers and times.
-        numbers: place, bytes and signedness of the counting fields that are integers.
-        puts: places of the numbers, of four bytes, that values are given.
-    """
-
-    length: int
-    keys: list[tuple[int, str]]
-    fixed: Words
-    columns: IntColumn
-    told: Words
-    numbers: dict[str, tuple[int, int, bool]]
-    puts: IntColumn
-
-
-class _Entry(_Walker):
-    """Steps through one entry."""
-
-    most_steps = 2_000
-
-    def _closed(self, opcode: int, height: int) -> bool:
-        return height == 1 and not self.marks
-
-    def layout(self, start: int, end: int, fields: Fields) -> _Layout:
-        """Read the entry between two places.
-
-        Raises:
-            _Irregular: there is no entry.
-        """
-        if self.run(start) != end:
-            raise _Irregular
-        content = self.content
-        steps = np.array(self.steps)
-        opcodes = np.frombuffer(content, dtype=np.uint8)[steps]
-        sizes = _ARGUMENT[opcodes]
-        firsts = steps - start + 1
-        for at in np.flatnonzero(opcodes == _LONG1).tolist():
-            firsts[at] += 1
-            sizes[at] = content[steps[at] + 1]
-        changes = np.zeros(8 * ((end - start) // 8 + 1) + 1, dtype=np.int8)
-        changes[0], changes[end - start] = 1, -1
-        fixed = changes.copy()
-        np.subtract.at(fixed, firsts, np.sign(sizes))
-        np.add.at(fixed, firsts + sizes, np.sign(sizes))
-        if (opcodes == _PUT).any():
-            raise _Irregular  # as it is in few entries, the first ones
-        puts = firsts[opcodes == _LONG_PUT]
-        numbers: dict[str, tuple[int, int, bool]] = {}
-        untold = [(first, 4) for first in puts.tolist()]
-        keys = []
-        for key, value in zip(self.stack[1::2], self.stack[2::2], strict=False):
-            number = _number_at(content, key)
-            if number is None or number not in fields:
-                raise _Irregular
-            name = fields[number]
-            keys.append((number, name))
-            # A field is known by its name: entries of one layout have the same.
-            length = _PUSHES[content[key]]
-            fixed[key - start + 1] += 1
-            fixed[key - start + length] -= 1
-            opcode, first = content[value], value - start + 1
-            if name in _LEFT_OUT and opcode in _PUSHES:
-                untold.append((first, _PUSHES[opcode] - 1))
-            elif name not in COUNTING:
-                continue
-            elif opcode == _LONG1 and content[value + 1] <= 8:
-                numbers[name] = first + 1, content[value + 1], True
-            elif opcode in _INTEGERS:
-                numbers[name] = first, _INTEGERS[opcode], _INTEGERS[opcode] == 4
-        for first, size in [*untold, *((first, size) for first, size, _ in numbers.values())]:
-            changes[first] -= 1
-            changes[first + size] += 1
-        same, told = _mask(fixed), _mask(changes)
-        columns = np.flatnonzero(told & ~same)
-        return _Layout(
-            end - start,
-            keys,
-            same,
-            columns,
-            (told & ~same)[columns],
-            numbers,
-            puts,
-        )
-
-
-class _KnownLayouts:
-    """Layouts seen in other dumps of this process: all ranks of a job have much the same."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._by_length: dict[int, list[tuple[_Layout, Words]]] = {}
-
-    def find(self, words: Words, length: int, fields: Fields) -> _Layout | None:
-        """The layout of an entry of these words and bytes; None where it is not known."""
-        for layout, fixed in self._by_length.get(length, ()):
-            if (words[: len(fixed)] & layout.fixed == fixed).all() and all(
-                fields.get(number) == name for number, name in layout.keys
-            ):
-                return layout
-        return None
-
-    def add(self, layout: _Layout, words: Words) -> None:
-        """Remember the layout of an entry of these words."""
-        if self._count >= _MOST_SHAPES:
-            self._count = 0
-            self._by_length.clear()
-        self._count += 1
-        known = self._by_length.setdefault(layout.length, [])
-        known.append((layout, words[: len(layout.fixed)] & layout.fixed))
-
-
-_known_layouts = _KnownLayouts()
-
-
-def _mask(changes: npt.NDArray[np.int8]) -> Words:
-    """A byte of ones where the changes up to there sum up to one."""
-    return (-(np.cumsum(changes[:-1], dtype=np.int8) > 0).astype(np.int8)).view("<u8")
-
-
-class _Bytes:
-    """The bytes of a pickle, to be taken from many places at once."""
-
-    def __init__(self, content: bytes, padding: int) -> None:
-        self._bytes = np.frombuffer(content + bytes(padding), dtype=np.uint8)
-
-    def words(self, places: IntColumn, count: int) -> Words:
-        """So many words of eight bytes from each place on."""
-        windows = np.lib.stride_tricks.as_strided(
-            self._bytes, (len(self._bytes) - 8 * count + 1, 8 * count), (1, 1), writeable=False
-        )
-        return windows[places].view("<u8")
-
-    def numbers(self, places: IntColumn) -> npt.NDArray[np.uint32]:
-        """Unsigned integers of four bytes."""
-        windows = np.lib.stride_tricks.as_strided(
-            self._bytes, (len(self._bytes) - 3, 4), (1, 1), writeable=False
-        )
-        return windows[places].view("<u4")[..., 0]
-
-    def integers(self, places: IntColumn, sizes: IntColumn, signed: Flags) -> IntColumn:
-        """Little-endian integers, of up to eight bytes each."""
-        words = self.words(places, 1)[:, 0]
-        if (sizes == 8).all():
-            return words.view(np.int64)
-        shift = (64 - 8 * sizes).astype(np.uint64)
-        raised = words << np.minimum(shift, 63)
-        found = np.where(
-            signed, raised.view(np.int64) >> shift.view(np.int64), (raised >> shift).view(np.int64)
-        )
-        found[sizes == 0] = 0
-        return found
 
 
 class _Rows:
@@ -420,12 +70,12 @@ class _Rows:
         longest = min(int(lengths.max(initial=0)), 4 * len(content) // len(starts))
         width = longest // 8 + 1
         self.starts, self.ends, self.dump = starts, np.append(starts[1:], starts[-1]), dump
-        self.bytes = _Bytes(content, 8 * width)
-        self.layouts: list[_Layout] = []
+        self.bytes = Bytes(content, 8 * width)
+        self.layouts: list[Layout] = []
         self.members: list[tuple[IntColumn, Words]] = []
         self.layout = np.full(len(starts), -1, dtype=np.int64)
         known, counts = np.unique(lengths, return_counts=True)
-        tries = _MOST_SHAPES
+        tries = MOST_SHAPES
         for at in np.argsort(-counts, kind="stable").tolist():
             length = int(known[at])
             if counts[at] < 2 or not tries:
@@ -437,14 +87,14 @@ class _Rows:
             while len(left) > 1 and tries:
                 tries -= 1
                 start = int(starts[left[0]])
-                layout = _known_layouts.find(words[0], length, fields)
+                layout = known_layouts.find(words[0], length, fields)
                 if layout is None:
                     try:
-                        layout = _Entry(content).layout(start, start + length, fields)
-                    except _Irregular:
+                        layout = Entry(content).layout(start, start + length, fields)
+                    except Irregular:
                         left, words = left[1:], words[1:]
                         continue
-                    _known_layouts.add(layout, words[0])
+                    known_layouts.add(layout, words[0])
                 alike = ~((words ^ words[0]) & layout.fixed).any(axis=1)
                 self.layout[left[alike]] = len(self.layouts)
                 self.layouts.append(layout)
@@ -468,7 +118,7 @@ class _Rows:
             self.layout[rows[falls | (numbers[:, -1] >= most)]] = -1
 
 
-class _Whole(_Walker):
+class _Whole(Walker):
     """Steps through a dump, over the entries that are alike.
 
     Attributes:
@@ -482,7 +132,7 @@ class _Whole(_Walker):
         super().__init__(content)
         self.start, self.end = start, end
         self.fields: Fields = {}
-        self._texts = _Texts(content)
+        self._texts = Texts(content)
         self.entries: list[int] = []
         self.runs: list[tuple[int, int]] = []
         self._at = start
@@ -494,7 +144,7 @@ class _Whole(_Walker):
         """Step to behind the first entry, or to the end where there is none.
 
         Raises:
-            _Irregular: the dump is not as expected.
+            Irregular: the dump is not as expected.
         """
         self._at = self.run(self._at)
 
@@ -505,23 +155,23 @@ class _Whole(_Walker):
             rows: all that could be entries. firsts: the first row of each run, by its place.
 
         Raises:
-            _Irregular: the dump is not as expected.
+            Irregular: the dump is not as expected.
         """
         self._found, self.rows = rows, firsts
         if self.run(self._at) > self.end:
-            raise _Irregular  # it is cut short, and the next one read for its rest
+            raise Irregular  # it is cut short, and the next one read for its rest
 
     def _put(self, at: int, opcode: int) -> None:
-        number = int.from_bytes(self.content[at + 1 : at + _PUTS[opcode]], "little")
+        number = int.from_bytes(self.content[at + 1 : at + PUTS[opcode]], "little")
         # Picklers count; with a number given twice it would matter what is left out.
         if not self._last_put < number < len(self.content):
-            raise _Irregular
+            raise Irregular
         self._last_put = number
         self._texts.add(number, self.stack[-1])
 
     def _closed(self, opcode: int, height: int) -> bool:
         stack = self.stack
-        if opcode == _SETITEMS:
+        if opcode == SETITEMS:
             if not self.fields and self._is_first_entry(height):
                 self._list_of_entries = stack[height - 2]
                 self.fields = self._texts.fields(stack[height::2])
@@ -537,7 +187,7 @@ class _Whole(_Walker):
         return (
             height >= 3
             and self.marks[-1:] == [height - 1]
-            and self.content[stack[height - 2]] == _EMPTY_LIST
+            and self.content[stack[height - 2]] == EMPTY_LIST
             and self._texts.at(stack[height - 3]) == "entries"
         )
 
@@ -549,7 +199,7 @@ class _Whole(_Walker):
         first, last = first[first >= 0], last[first >= 0]
         if len(first):
             if first[0] <= self._last_put or (first[1:] <= last[:-1]).any():
-                raise _Irregular
+                raise Irregular
             self._last_put = int(last[-1])
         self.runs.append((row, end))
         self.stack += rows.starts[row:end].tolist()
@@ -564,7 +214,7 @@ def _starts(content: npt.NDArray[np.uint8], first: int) -> IntColumn:
         first: the number.
     """
     short = first < 256
-    opcodes = bytes([_MARK, _GET if short else _LONG_GET])
+    opcodes = bytes([MARK, GET if short else LONG_GET])
     begin = opcodes + first.to_bytes(1 if short else 4, "little")
     places = np.flatnonzero(content == begin[0])
     places = places[: np.searchsorted(places, len(content) - len(begin))]
@@ -573,9 +223,9 @@ def _starts(content: npt.NDArray[np.uint8], first: int) -> IntColumn:
     places = places[places >= 6]
     starts = np.full(len(places), -1, dtype=np.int64)
     # The first values are given numbers of one byte: entries among them are decoded as they are.
-    for put, length in ((None, 0), (_LONG_PUT, 5)):
+    for put, length in ((None, 0), (LONG_PUT, 5)):
         start = places - 1 - length
-        fits = content[start] == _EMPTY_DICT
+        fits = content[start] == EMPTY_DICT
         if put is not None:
             fits &= content[start + 1] == put
         starts[fits] = start[fits]
@@ -648,7 +298,7 @@ def shortened(contents: Sequence[bytes]) -> list[Shortened | None]:
         if not SMALLEST_BYTES <= len(one) <= LARGEST_BYTES:
             continue
         walk = _Whole(content, end - len(one), end)
-        with contextlib.suppress(_Irregular):
+        with contextlib.suppress(Irregular):
             walk.to_first_entry()
             if walk.fields:
                 kin[tuple(walk.fields.items())].append((at, walk))
@@ -681,7 +331,7 @@ def _shorten_all(content: bytes, walks: Sequence[_Whole]) -> list[Shortened | No
     row_at = dict(zip(starts[firsts].tolist(), firsts.tolist(), strict=True))
     good = []
     for at, walk in enumerate(walks):
-        with contextlib.suppress(_Irregular):
+        with contextlib.suppress(Irregular):
             walk.to_end(rows, row_at)
             if walk.runs and walk.entries:
                 good.append(at)
