@@ -27,7 +27,7 @@ from fr_analysis.read.files import (
 )
 from fr_analysis.read.parallel import read_all
 from fr_analysis.read.reduced import Contents, Results, read_reduced
-from fr_analysis.read.repeats import Shortened
+from fr_analysis.read.shortened import Shortened
 from fr_analysis.read.stacks import read_stacks
 from fr_analysis.trace import RankDump, RankStacks, Source, Trace, Unread, UnreadMany
 

@@ -24,13 +24,8 @@ from pathlib import Path
 from typing import IO, Any, ClassVar
 
 from fr_analysis.errors import NotADump, UnreadableDump
-from fr_analysis.read.repeats import (
-    LARGEST_BYTES,
-    SMALLEST_BYTES,
-    Repeats,
-    Shortened,
-    shortened,
-)
+from fr_analysis.read.repeats import LARGEST_BYTES, SMALLEST_BYTES, shortened
+from fr_analysis.read.shortened import Repeats, Shortened
 
 MAX_FILE_BYTES = 4 << 30
 """Largest file, and largest content of a compressed file, that is read."""

@@ -35,7 +35,7 @@ from fr_analysis.read.fields import (
     plain_keys,
     text_list_keys,
 )
-from fr_analysis.read.repeats import Repeats
+from fr_analysis.read.shortened import Repeats
 from fr_analysis.trace import (
     DEFAULT_GROUP,
     UNKNOWN,
@@ -472,20 +472,9 @@ def _group_name(value: object) -> GroupName:
     return GroupName(_text(value), "")
 
 
-def entry_parts(content: object, repeats: Repeats | None = None) -> EntryParts:
-    """Check the entries of a dump.
-
-    Args:
-        content: what ``decode`` returned for the file.
-        repeats: the entries that were left out of ``content``, if any.
-
-    Returns:
-        What they hold. Entries that are no dictionaries are left out.
-
-    Raises:
-        UnreadableDump: it is not the dictionary of a Flight Recorder dump.
-    """
-    recorded = _checked(content).get("entries", [])
+def _entry_parts(content: dict[str, Any], repeats: Repeats | None) -> EntryParts:
+    """Check the entries of a dump; those that are no dictionaries are left out."""
+    recorded = content.get("entries", [])
     if recorded is None:
         recorded = []
     if not isinstance(recorded, list | tuple):
@@ -527,6 +516,17 @@ def entry_parts(content: object, repeats: Repeats | None = None) -> EntryParts:
     for column in vars(parts).values():
         if isinstance(column, np.ndarray):
             column.setflags(write=False)
+    return parts
+
+
+def _known_parts(content: dict[str, Any], repeats: Repeats | None) -> EntryParts:
+    """What the entries hold, which is known where those of a dump before were alike."""
+    alike = repeats.alike if repeats is not None else None
+    if alike is None:
+        return _entry_parts(content, repeats)
+    if alike.parts is None:
+        alike.parts = _entry_parts(content, repeats)
+    parts: EntryParts = alike.parts
     return parts
 
 
@@ -584,7 +584,6 @@ def build_dump(
     *,
     group_world_size: int | None = None,
     repeats: Repeats | None = None,
-    parts: EntryParts | None = None,
 ) -> RankDump:
     """Check one dump's plain data and turn it into columns.
 
@@ -595,8 +594,6 @@ def build_dump(
         group_world_size: ranks in one torchft replica group, to turn its ranks into the
             job's; None for any other job.
         repeats: the entries that were left out of ``content``, if any.
-        parts: what ``entry_parts`` made of the entries of a dump that is alike, where ``content``
-            has none.
 
     Returns:
         The rank's dump. Entries that are no dictionaries are left out.
@@ -605,8 +602,7 @@ def build_dump(
         UnreadableDump: it is not the dictionary of a Flight Recorder dump.
     """
     content = _checked(content)
-    if parts is None:
-        parts = entry_parts(content, repeats)
+    parts = _known_parts(content, repeats)
     entries = Entries(parts.entries.distinct, repeats)
     statuses = _statuses(content)
     declared, nameless = _declarations(content)

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from fr_analysis.read.repeats import Repeats
+from fr_analysis.read.shortened import Repeats
 from fr_analysis.trace import UNKNOWN, IntColumn
 
 Item = TypeVar("Item", bound=Hashable)

@@ -19,7 +19,9 @@ from fr_analysis.read.walk import (
     PUSHES,
     PUT,
     PUTS,
+    Bytes,
     Fields,
+    Flags,
     Irregular,
     Walker,
     Words,
@@ -86,6 +88,50 @@ def bytes_of(spans: Sequence[Span]) -> IntColumn:
     return np.array(
         [at for span in spans for at in range(span.first, span.first + span.size)], dtype=np.int64
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """Where the numbers of a counting field are.
+
+    Attributes:
+        entries: which entries hold one, ascending.
+        first, size, signed: of each number, its bytes, see ``Span``.
+    """
+
+    entries: IntColumn
+    first: IntColumn
+    size: IntColumn
+    signed: Flags
+
+    @classmethod
+    def of(cls, spans: Sequence[tuple[int, Span]]) -> Numbers:
+        """From entries, ascending, and the bytes of each."""
+        entries, first, size, signed = np.array([(at, *span) for at, span in spans]).T
+        return cls(entries, first, size, signed.astype(np.bool_))
+
+    def read(self, content: Bytes) -> IntColumn:
+        """The numbers."""
+        return content.integers(self.first, self.size, self.signed)
+
+    def part(self, cut: slice, begin: int) -> Numbers:
+        """Some of the numbers, their entries counted from one on."""
+        return Numbers(self.entries[cut] - begin, self.first[cut], self.size[cut], self.signed[cut])
+
+    def moved(self, by: int) -> Numbers:
+        """The same, where the bytes are elsewhere."""
+        return Numbers(self.entries, self.first + by, self.size, self.signed)
+
+    def merged(self, other: Numbers) -> Numbers:
+        """With the numbers of other entries."""
+        entries = np.append(self.entries, other.entries)
+        order = np.argsort(entries)
+        return Numbers(
+            entries[order],
+            np.append(self.first, other.first)[order],
+            np.append(self.size, other.size)[order],
+            np.append(self.signed, other.signed)[order],
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,27 +19,37 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from fr_analysis.read.layouts import MOST_SHAPES, Entry, Layout, known_layouts
+from fr_analysis.read.alike import Mold, Pattern, patterns
+from fr_analysis.read.layouts import (
+    COUNTING,
+    MOST_SHAPES,
+    Entry,
+    Layout,
+    Numbers,
+    Span,
+    bytes_of,
+    known_layouts,
+    span_of,
+)
+from fr_analysis.read.shortened import Repeats, Shortened
 from fr_analysis.read.walk import (
     EMPTY_DICT,
-    EMPTY_LIST,
     GET,
     LONG_GET,
     LONG_PUT,
     MARK,
-    PUTS,
+    PUT,
     SETITEMS,
     Bytes,
+    DumpWalker,
     Fields,
     Irregular,
-    Texts,
-    Walker,
+    Shape,
     Words,
 )
 from fr_analysis.trace import IntColumn
@@ -112,19 +122,21 @@ class _Rows:
             if not len(layout.puts):
                 continue
             rows = np.flatnonzero(self.layout == at)
-            numbers = self.bytes.numbers(self.starts[rows, None] + layout.puts)
+            numbers = self.bytes.unsigned(self.starts[rows, None] + layout.puts, 4)
             self.first_put[rows], self.last_put[rows] = numbers[:, 0], numbers[:, -1]
             falls = (numbers[:, 1:] <= numbers[:, :-1]).any(axis=1)
             self.layout[rows[falls | (numbers[:, -1] >= most)]] = -1
 
 
-class _Whole(Walker):
+class _Whole(DumpWalker):
     """Steps through a dump, over the entries that are alike.
 
     Attributes:
         start, end: where in the bytes of all dumps this one is.
         fields: names of the fields of its first entry; empty until that is stepped through.
-        entries: places of all entries.
+        shape: how many values and which marks are on the stack where the first entry begins.
+        entries: places of all entries. closings: the places behind those that were put into their
+            list at once.
         runs: rows stepped over, from one to before another.
     """
 
@@ -132,13 +144,13 @@ class _Whole(Walker):
         super().__init__(content)
         self.start, self.end = start, end
         self.fields: Fields = {}
-        self._texts = Texts(content)
+        self.shape: Shape = 0, ()
         self.entries: list[int] = []
+        self.closings: list[int] = []
         self.runs: list[tuple[int, int]] = []
         self._at = start
         self._found: _Rows | None = None
         self._list_of_entries = -1
-        self._last_put = -1
 
     def to_first_entry(self) -> None:
         """Step to behind the first entry, or to the end where there is none.
@@ -161,35 +173,19 @@ class _Whole(Walker):
         if self.run(self._at) > self.end:
             raise Irregular  # it is cut short, and the next one read for its rest
 
-    def _put(self, at: int, opcode: int) -> None:
-        number = int.from_bytes(self.content[at + 1 : at + PUTS[opcode]], "little")
-        # Picklers count; with a number given twice it would matter what is left out.
-        if not self._last_put < number < len(self.content):
-            raise Irregular
-        self._last_put = number
-        self._texts.add(number, self.stack[-1])
-
     def _closed(self, opcode: int, height: int) -> bool:
         stack = self.stack
         if opcode == SETITEMS:
-            if not self.fields and self._is_first_entry(height):
+            if not self.fields and self.begins_entries(height - 1):
                 self._list_of_entries = stack[height - 2]
-                self.fields = self._texts.fields(stack[height::2])
+                self.shape = height - 1, tuple(self.marks)
+                self.fields = self.texts.fields(stack[height::2])
                 del stack[height:]
                 return True
         elif stack[height - 1] == self._list_of_entries:
             self.entries += stack[height:]
+            self.closings.append(self.steps[-1] + 1)
         return False
-
-    def _is_first_entry(self, height: int) -> bool:
-        """Whether the dictionary below a height is the first in the list called ``entries``."""
-        stack = self.stack
-        return (
-            height >= 3
-            and self.marks[-1:] == [height - 1]
-            and self.content[stack[height - 2]] == EMPTY_LIST
-            and self._texts.at(stack[height - 3]) == "entries"
-        )
 
     def _jump(self, row: int) -> int:
         rows = self._found
@@ -198,9 +194,9 @@ class _Whole(Walker):
         first, last = rows.first_put[row:end], rows.last_put[row:end]
         first, last = first[first >= 0], last[first >= 0]
         if len(first):
-            if first[0] <= self._last_put or (first[1:] <= last[:-1]).any():
+            if first[0] <= self.last_put or (first[1:] <= last[:-1]).any():
                 raise Irregular
-            self._last_put = int(last[-1])
+            self.last_put = int(last[-1])
         self.runs.append((row, end))
         self.stack += rows.starts[row:end].tolist()
         return int(rows.ends[end - 1])
@@ -232,54 +228,6 @@ def _starts(content: npt.NDArray[np.uint8], first: int) -> IntColumn:
     return np.unique(starts[starts >= 0])
 
 
-@dataclass(frozen=True, slots=True)
-class Repeats:
-    """What the entries that were left out of a dump are like.
-
-    Attributes:
-        entry: for each entry of the dump, which of the shortened one is like it.
-        numbers: for each counting field, the places of the entries that hold one, of those that
-            could be left out, and the numbers there. Where such an entry is not named here, its
-            own value is that of the entry that it is like.
-    """
-
-    entry: IntColumn
-    numbers: dict[str, tuple[IntColumn, IntColumn]]
-
-
-@dataclass(frozen=True, slots=True)
-class Shortened:
-    """A pickle without the entries that are like an earlier one.
-
-    Attributes:
-        content: the pickle. kept: how many entries it holds.
-    """
-
-    content: bytes
-    kept: int
-    repeats: Repeats
-
-    def holds(self, plain: object) -> bool:
-        """Whether the shortened pickle was decoded to what was expected of it.
-
-        Args:
-            plain: what it was decoded to.
-        """
-        entries = plain.get("entries") if isinstance(plain, dict) else None
-        if not isinstance(entries, list) or len(entries) != self.kept:
-            return False
-        if not all(isinstance(entry, dict) for entry in entries):
-            return False
-        _, first = np.unique(self.repeats.entry, return_index=True)
-        for name, (places, values) in self.repeats.numbers.items():
-            at = np.minimum(np.searchsorted(places, first), max(len(places) - 1, 0))
-            own = np.flatnonzero(places[at] == first) if len(places) else places
-            for kept in map(int, own):
-                if entries[kept].get(name) != values[at[kept]]:
-                    return False
-        return True
-
-
 def shortened(contents: Sequence[bytes]) -> list[Shortened | None]:
     """Leave out of dumps the entries that are like an earlier one but for numbers and times.
 
@@ -290,6 +238,12 @@ def shortened(contents: Sequence[bytes]) -> list[Shortened | None]:
     Returns:
         The shortened pickles; None where a dump is not regular enough, whatever it is.
     """
+    found = [
+        patterns.read(one) if SMALLEST_BYTES <= len(one) <= LARGEST_BYTES else None
+        for one in contents
+    ]
+    # Those that are known need not be looked at.
+    contents = [b"" if short else one for one, short in zip(contents, found, strict=True)]
     content = b"".join(contents)
     ends = np.cumsum([len(one) for one in contents]).tolist()
     # Dumps that refer to the fields of entries by the same numbers are looked at together.
@@ -302,7 +256,6 @@ def shortened(contents: Sequence[bytes]) -> list[Shortened | None]:
             walk.to_first_entry()
             if walk.fields:
                 kin[tuple(walk.fields.items())].append((at, walk))
-    found: list[Shortened | None] = [None] * len(contents)
     for alike in kin.values():
         for at, short in zip(
             (at for at, _ in alike), _shorten_all(content, [w for _, w in alike]), strict=True
@@ -349,38 +302,52 @@ def _shorten(
     content: bytes, walks: Sequence[_Whole], rows: _Rows, stepped_over: IntColumn
 ) -> list[Shortened | None]:
     """Shorten dumps that were walked through to the end."""
-    nothing: list[Shortened | None] = [None] * len(walks)
+    found: list[Shortened | None] = [None] * len(walks)
     entries = np.concatenate([np.array(walk.entries, dtype=np.int64) for walk in walks])
     place = np.minimum(np.searchsorted(entries, rows.starts[stepped_over]), len(entries) - 1)
     if (entries[place] != rows.starts[stepped_over]).any():
-        return nothing  # not all of them are entries
+        return found  # not all of them are entries
     first = _first_alike(rows, stepped_over)
     if first is None:
-        return nothing
+        return found
     like = np.arange(len(entries))
     like[place] = place[first]
     kept = like == np.arange(len(like))
-    numbers = _numbers(rows, stepped_over, place)
-    left_out = stepped_over[~kept[place]]
-    found = nothing
+    fields = _fields(rows, stepped_over, place)
+    values = {name: where.read(rows.bytes) for name, where in fields.items()}
+    is_left_out = ~kept[place]
     end = 0
     for at, walk in enumerate(walks):
         begin, end = end, end + len(walk.entries)
-        mine = left_out[slice(*np.searchsorted(rows.starts[left_out], (walk.start, walk.end)))]
-        if not len(mine):
+        mine = slice(*np.searchsorted(rows.starts[stepped_over], (walk.start, walk.end)))
+        left_out = stepped_over[mine][is_left_out[mine]]
+        if not len(left_out):
             continue
         own = kept[begin:end]
-        index = np.cumsum(own) - 1
+        cuts = {
+            name: slice(*np.searchsorted(where.entries, (begin, end)))
+            for name, where in fields.items()
+        }
         repeats = Repeats(
-            index[like[begin:end] - begin],
+            (np.cumsum(own) - 1)[like[begin:end] - begin],
             {
-                name: (places[cut] - begin, values[cut])
-                for name, (places, values) in numbers.items()
-                for cut in [slice(*np.searchsorted(places, (begin, end)))]
+                name: (fields[name].entries[cut] - begin, values[name][cut])
+                for name, cut in cuts.items()
             },
         )
-        pieces = _without(content, walk, rows, mine)
-        found[at] = Shortened(b"".join(pieces), int(own.sum()), repeats)
+        remaining = _remaining(walk, rows, left_out)
+        found[at] = Shortened(
+            b"".join(content[start:stop] for start, stop in remaining), int(own.sum()), repeats
+        )
+        if patterns.wants(walk.end - walk.start):
+            with contextlib.suppress(Irregular):
+                of_rows = {name: fields[name].part(cut, begin) for name, cut in cuts.items()}
+                chosen = stepped_over[mine]
+                pattern = _pattern(
+                    walk, rows, chosen, of_rows, repeats.entry, remaining, int(own.sum())
+                )
+                patterns.add(pattern)
+                found[at] = pattern.read(content[walk.start : walk.end]) or found[at]
     return found
 
 
@@ -413,12 +380,10 @@ def _weights(count: int) -> Words:
     return np.random.default_rng(count).integers(1 << 63, size=count, dtype=np.uint64) * 2 + 1
 
 
-def _numbers(
-    rows: _Rows, chosen: IntColumn, place: IntColumn
-) -> dict[str, tuple[IntColumn, IntColumn]]:
-    """The numbers and times in the chosen rows, which are these entries."""
+def _fields(rows: _Rows, chosen: IntColumn, place: IntColumn) -> dict[str, Numbers]:
+    """Where the numbers and times in the chosen rows are, which are these entries."""
     starts, layout = rows.starts[chosen], rows.layout[chosen]
-    nowhere = -1, 0, False
+    nowhere = Span(-1, 0, False)
     found = {}
     for name in dict.fromkeys(name for layout in rows.layouts for name in layout.numbers):
         where = np.array([layout.numbers.get(name, nowhere) for layout in rows.layouts])
@@ -428,21 +393,105 @@ def _numbers(
             at, mine, its_place = starts[has], layout[has], place[has]
         else:
             at, mine, its_place = starts, layout, place
-        found[name] = (
-            its_place,
-            rows.bytes.integers(at + first[mine], size[mine], signed[mine].astype(np.bool_)),
+        found[name] = Numbers(
+            its_place, at + first[mine], size[mine], signed[mine].astype(np.bool_)
         )
     return found
 
 
-def _without(content: bytes, walk: _Whole, rows: _Rows, left_out: IntColumn) -> Iterator[bytes]:
-    """The pieces of a dump that remain."""
+def _remaining(walk: _Whole, rows: _Rows, left_out: IntColumn) -> list[tuple[int, int]]:
+    """Where the bytes of a dump are that remain."""
     starts, ends = rows.starts[left_out], rows.ends[left_out]
     # Rows that follow one another are cut out at once.
     alone = starts[1:] != ends[:-1]
-    begins, stops = starts[np.append(True, alone)], ends[np.append(alone, True)]
-    at = walk.start
-    for begin, stop in zip(begins.tolist(), stops.tolist(), strict=True):
-        yield content[at:begin]
-        at = stop
-    yield content[at : walk.end]
+    stops, begins = starts[np.append(True, alone)], ends[np.append(alone, True)]
+    return list(zip([walk.start, *begins.tolist()], [*stops.tolist(), walk.end], strict=True))
+
+
+def _pattern(
+    walk: _Whole,
+    rows: _Rows,
+    mine: IntColumn,
+    fields: Mapping[str, Numbers],
+    entry: IntColumn,
+    remaining: Sequence[tuple[int, int]],
+    kept: int,
+) -> Pattern:
+    """What later dumps can be compared with.
+
+    Args:
+        walk: through a dump. mine: the rows that it stepped over.
+        fields: where the numbers of these rows are, by their entries.
+        entry: for each entry, which of those that remain is like it. kept: how many remain.
+        remaining: where the bytes are that remain.
+
+    Raises:
+        Irregular: the dump is not regular enough.
+    """
+    content, start = walk.content, walk.entries[0]
+    if any(content[at] != MARK or content[at + 1] != EMPTY_DICT for at in walk.closings[:-1]):
+        raise Irregular
+    free, others = _of_others(walk, frozenset(rows.starts[mine].tolist()))
+    steps = [at for at in walk.steps if at >= start]
+    references = [_arguments(content, steps, GET, LONG_GET)]
+    for at in np.unique(rows.layout[mine]).tolist():
+        layout = rows.layouts[at]
+        starts = rows.starts[mine[rows.layout[mine] == at]][:, None]
+        free.append((starts + layout.free).ravel())
+        for places, size in ((layout.gets, 1), (layout.long_gets, 4)):
+            references.append(rows.bytes.unsigned((starts + places).ravel(), size))
+    puts = np.append(_arguments(content, steps, PUT, LONG_PUT), rows.first_put[mine])
+    first_put = int(puts[puts >= 0].min(initial=len(content)))
+    known = np.unique(np.concatenate(references))
+    texts = known[known < first_put].tolist()
+    if any(walk.texts.numbered(number) is None for number in texts):
+        raise Irregular
+    for name, where in fields.items():
+        others[name] = where.merged(others[name]) if name in others else where
+    return Pattern(
+        Mold.of(content[start : walk.end], np.concatenate(free) - start),
+        shape=walk.shape,
+        first_put=first_put,
+        texts=texts,
+        entry=entry,
+        kept=kept,
+        remaining=[
+            (max(begin, start) - start, end - start) for begin, end in remaining if end > start
+        ],
+        behind=walk.closings[-1] - start,
+        numbers={name: where.moved(-start) for name, where in others.items()},
+    )
+
+
+def _of_others(
+    walk: _Whole, stepped_over: frozenset[int]
+) -> tuple[list[IntColumn], dict[str, Numbers]]:
+    """The bytes that may differ in entries that were not stepped over, and their numbers."""
+    free = []
+    found: dict[str, list[tuple[int, Span]]] = defaultdict(list)
+    for at, place in enumerate(walk.entries):
+        if place in stepped_over:
+            continue
+        entry = Entry(walk.content)
+        entry.run(place)
+        spans = {}
+        for key, value in entry.items():
+            name = (walk.texts.at(key) or b"").decode("utf-8", "replace")
+            span = span_of(walk.content, name, value, 0)
+            if span:
+                spans[name] = span
+        free.append(bytes_of(list(spans.values())))
+        for name in spans.keys() & COUNTING:
+            found[name].append((at, spans[name]))
+    return free, {name: Numbers.of(spans) for name, spans in found.items()}
+
+
+def _arguments(content: bytes, steps: Sequence[int], short: int, long: int) -> IntColumn:
+    """The numbers that a pair of opcodes, of one byte and of four, has at some places."""
+    sizes = {short: 1, long: 4}
+    found = [
+        int.from_bytes(content[at + 1 : at + 1 + sizes[content[at]]], "little")
+        for at in steps
+        if content[at] in sizes
+    ]
+    return np.array(found, dtype=np.int64)

@@ -18,6 +18,9 @@ from fr_analysis.trace import IntColumn
 Words = npt.NDArray[np.uint64]
 Flags = npt.NDArray[np.bool_]
 
+Shape = tuple[int, tuple[int, ...]]
+"""How many values are on a pickle's stack, and the heights of its marks."""
+
 MOST_STEPS = 50_000
 """Opcodes that are stepped through one by one: beyond that a dump is not regular enough."""
 
@@ -164,19 +167,23 @@ class Texts:
 
     def __init__(self, content: bytes) -> None:
         self._content = content
-        self._text_of: dict[int, str] = {}
+        self._text_of: dict[int, bytes] = {}
 
     def add(self, number: int, at: int) -> None:
         """The value at this place is given a number."""
         if self._content[at] == TEXT:
             self._text_of[number] = self._text(at)
 
-    def _text(self, at: int) -> str:
+    def _text(self, at: int) -> bytes:
         start = at + 5
         length = int.from_bytes(self._content[at + 1 : start], "little")
-        return self._content[start : start + length].decode("utf-8", "replace")
+        return self._content[start : start + length]
 
-    def at(self, at: int) -> str | None:
+    def numbered(self, number: int) -> bytes | None:
+        """The text that has a number, in UTF-8; None where it is no text, or nothing has it."""
+        return self._text_of.get(number)
+
+    def at(self, at: int) -> bytes | None:
         """The text that is, or is referred to, at this place."""
         number = number_at(self._content, at)
         if number is not None:
@@ -195,7 +202,38 @@ class Texts:
         told = sum(text in wanted for text in self._text_of.values())
         if not len(names) == len(wanted) == len(numbers) == told:
             raise Irregular
-        return {numbers[name]: name for name in names if name is not None}
+        return {numbers[name]: name.decode("utf-8", "replace") for name in names if name}
+
+
+class DumpWalker(Walker):
+    """Steps through a dump, and knows its texts.
+
+    Attributes:
+        texts: those that were given a number so far. last_put: the last number that was given.
+    """
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__(content)
+        self.texts = Texts(content)
+        self.last_put = -1
+
+    def _put(self, at: int, opcode: int) -> None:
+        number = int.from_bytes(self.content[at + 1 : at + PUTS[opcode]], "little")
+        # Picklers count; with a number given twice it would matter what is left out.
+        if not self.last_put < number < len(self.content):
+            raise Irregular
+        self.last_put = number
+        self.texts.add(number, self.stack[-1])
+
+    def begins_entries(self, height: int) -> bool:
+        """Whether what lies on the stack from a height on is the beginning of the entries."""
+        stack = self.stack
+        return (
+            height >= 2
+            and self.marks[-1:] == [height]
+            and self.content[stack[height - 1]] == EMPTY_LIST
+            and self.texts.at(stack[height - 2]) == b"entries"
+        )
 
 
 class Bytes:
@@ -211,12 +249,12 @@ class Bytes:
         )
         return windows[places].view("<u8")
 
-    def numbers(self, places: IntColumn) -> npt.NDArray[np.uint32]:
-        """Unsigned integers of four bytes."""
+    def unsigned(self, places: IntColumn, size: int) -> IntColumn:
+        """Unsigned integers of one byte or of four."""
         windows = np.lib.stride_tricks.as_strided(
-            self._bytes, (len(self._bytes) - 3, 4), (1, 1), writeable=False
+            self._bytes, (len(self._bytes) - size + 1, size), (1, 1), writeable=False
         )
-        return windows[places].view("<u4")[..., 0]
+        return windows[places].view(f"<u{size}")[..., 0].astype(np.int64)
 
     def integers(self, places: IntColumn, sizes: IntColumn, signed: Flags) -> IntColumn:
         """Little-endian integers, of up to eight bytes each."""
