@@ -145,7 +145,8 @@ class _FileReader:
         return [self._read(*file, one) for file, one in zip(files, short, strict=True)]
 
     def _read(self, rank: int, path: Path, short: Shortened | None) -> Results:
-        if is_reduced(path):
+        # What could be shortened is a pickle.
+        if short is None and is_reduced(path):
             try:
                 with _ONE_AT_A_TIME:
                     return read_reduced(path, group_world_size=self._group_world_size)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 
 import numpy as np
 
@@ -36,6 +37,25 @@ _LARGEST_BYTES = 2 << 20
 _MOST_IN_VAIN = 32
 """After so many patterns in a row of which none came again, no more are made."""
 _WORD = 8
+
+
+class AllNumbers:
+    """Where the numbers of all counting fields are, to be read at once."""
+
+    def __init__(self, fields: Mapping[str, Numbers]) -> None:
+        self._fields = list(fields.items())
+        self._ends = np.cumsum([len(where.entries) for where in fields.values()]).tolist()
+        self._where = reduce(Numbers.joined, fields.values(), Numbers.of([]))
+
+    def read(self, content: bytes, start: int) -> dict[str, tuple[IntColumn, IntColumn]]:
+        """The numbers of a dump whose first entry begins at a place, see ``Repeats``."""
+        values = self._where.read(Bytes(content[start:], _WORD))
+        found = {}
+        begin = 0
+        for (name, where), end in zip(self._fields, self._ends, strict=True):
+            found[name] = where.entries, values[begin:end]
+            begin = end
+        return found
 
 
 class _Arrived(Exception):
@@ -115,7 +135,7 @@ class Pattern:
         entry: for each entry, which of those that are kept is like it. kept: how many these are.
         remaining: where the bytes are that remain when the others are left out.
         behind: the place behind the last entry and the end of their list.
-        numbers: by field, where numbers are.
+        numbers: where the numbers and times are.
         known: what is known of dumps that are like this one, by the texts that they refer to.
         has_come_again: whether any was.
     """
@@ -128,7 +148,7 @@ class Pattern:
     kept: int
     remaining: Sequence[tuple[int, int]]
     behind: int
-    numbers: Mapping[str, Numbers]
+    numbers: AllNumbers
     known: dict[tuple[bytes | None, ...], Alike] = field(default_factory=dict)
     has_come_again: bool = False
 
@@ -160,9 +180,7 @@ class Pattern:
         else:
             pieces = [content[: start - 1], content[start + self.behind :]]
             kept = 0
-        after = Bytes(content[start:], _WORD)
-        numbers = {name: (where.entries, where.read(after)) for name, where in self.numbers.items()}
-        repeats = Repeats(self.entry, numbers, alike)
+        repeats = Repeats(self.entry, self.numbers.read(content, start), alike)
         return Shortened(b"".join(pieces), kept, repeats)
 
 

@@ -211,25 +211,24 @@ def load_json(content: bytes) -> object:
         raise UnreadableDump(f"is cut short or damaged JSON ({error})") from None
 
 
-def _decode_stream(
-    stream: io.BufferedReader[Any], short: Shortened | None
-) -> tuple[object, Repeats | None]:
+def _decode_stream(stream: io.BufferedReader[Any]) -> object:
     head = stream.peek(64)
     if head[:1] == _PICKLE:
-        return _load_shortened(short) or (_load_pickle(stream), None)
+        return _load_pickle(stream)
     if head.removeprefix(codecs.BOM_UTF8).lstrip()[:1] in (b"{", b"["):
-        return load_json(_read_bounded(stream, MAX_FILE_BYTES)), None
+        return load_json(_read_bounded(stream, MAX_FILE_BYTES))
     raise NotADump("is neither a pickle nor JSON; expected a Flight Recorder dump")
 
 
-def _load_shortened(short: Shortened | None) -> tuple[object, Repeats] | None:
+def _load_shortened(short: Shortened) -> tuple[object, Repeats] | None:
     """A pickle without the entries that are like others; None where it must be read whole."""
-    if short is None:
-        return None
     try:
-        with io.BufferedReader(io.BytesIO(short.content)) as content:
+        with (
+            _bounded_memory(len(short.content)),
+            io.BufferedReader(io.BytesIO(short.content)) as content,
+        ):
             plain = _load_pickle(content)
-    except UnreadableDump:
+    except (UnreadableDump, MemoryError):
         return None  # what is wrong shows, and is told, when it is read whole
     return (plain, short.repeats) if short.holds(plain) else None
 
@@ -250,9 +249,9 @@ def shorten(paths: Sequence[Path]) -> list[Shortened | None]:
         with contextlib.suppress(OSError):
             status = path.stat()
             if stat.S_ISREG(status.st_mode) and SMALLEST_BYTES <= status.st_size <= left:
-                with path.open("rb") as stream:
-                    if stream.peek(1)[:1] == _PICKLE:
-                        content = stream.read(left)
+                with path.open("rb", buffering=0) as stream:
+                    if stream.read(1) == _PICKLE:
+                        content = _PICKLE + (stream.read(status.st_size - 1) or b"")
         left -= len(content)
         contents.append(content)
     with contextlib.suppress(MemoryError):
@@ -273,7 +272,7 @@ def decode(path: Path) -> object:
     Raises:
         UnreadableDump: with the reason and what to do, whatever the file holds.
     """
-    return _decode(path, None, distinct=False)[0]
+    return _decode(path, distinct=False)[0]
 
 
 def decode_distinct(path: Path, short: Shortened | None) -> tuple[object, Repeats | None]:
@@ -289,10 +288,10 @@ def decode_distinct(path: Path, short: Shortened | None) -> tuple[object, Repeat
     Raises:
         UnreadableDump: as ``decode`` does.
     """
-    return _decode(path, short, distinct=True)
+    return (_load_shortened(short) if short else None) or _decode(path, distinct=True)
 
 
-def _decode(path: Path, short: Shortened | None, distinct: bool) -> tuple[object, Repeats | None]:
+def _decode(path: Path, distinct: bool) -> tuple[object, Repeats | None]:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
@@ -310,14 +309,17 @@ def _decode(path: Path, short: Shortened | None, distinct: bool) -> tuple[object
             else:
                 # Straight from the buffered file: through BytesIO it takes three times as long.
                 with _bounded_memory(status.st_size):
-                    return _decode_stream(stream, short)
+                    return _decode_stream(stream), None
         limit = min(MAX_FILE_BYTES, max(CONTENT_FLOOR, status.st_size * COMPRESSION))
         with open_packed(path) as unpacked:
             content = _read_bounded(unpacked, limit)
         if distinct and content[:1] == _PICKLE:
             (short,) = shortened([content])
+            found = _load_shortened(short) if short else None
+            if found:
+                return found
         with _bounded_memory(len(content)), io.BufferedReader(io.BytesIO(content)) as stream:
-            return _decode_stream(stream, short)
+            return _decode_stream(stream), None
     except UnreadableDump:
         raise
     except MemoryError:

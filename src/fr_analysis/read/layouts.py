@@ -107,7 +107,8 @@ class Numbers:
     @classmethod
     def of(cls, spans: Sequence[tuple[int, Span]]) -> Numbers:
         """From entries, ascending, and the bytes of each."""
-        entries, first, size, signed = np.array([(at, *span) for at, span in spans]).T
+        rows = np.array([(at, *span) for at, span in spans], dtype=np.int64)
+        entries, first, size, signed = rows.reshape(-1, 4).T
         return cls(entries, first, size, signed.astype(np.bool_))
 
     def read(self, content: Bytes) -> IntColumn:
@@ -122,16 +123,19 @@ class Numbers:
         """The same, where the bytes are elsewhere."""
         return Numbers(self.entries, self.first + by, self.size, self.signed)
 
-    def merged(self, other: Numbers) -> Numbers:
-        """With the numbers of other entries."""
-        entries = np.append(self.entries, other.entries)
-        order = np.argsort(entries)
+    def joined(self, other: Numbers) -> Numbers:
+        """With others behind them."""
         return Numbers(
-            entries[order],
-            np.append(self.first, other.first)[order],
-            np.append(self.size, other.size)[order],
-            np.append(self.signed, other.signed)[order],
+            np.append(self.entries, other.entries),
+            np.append(self.first, other.first),
+            np.append(self.size, other.size),
+            np.append(self.signed, other.signed),
         )
+
+    def by_entry(self) -> Numbers:
+        """In the order of their entries."""
+        order = np.argsort(self.entries)
+        return Numbers(self.entries[order], self.first[order], self.size[order], self.signed[order])
 
 
 @dataclass(frozen=True, slots=True)

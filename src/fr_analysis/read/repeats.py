@@ -24,7 +24,7 @@ from collections.abc import Hashable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from fr_analysis.read.alike import Mold, Pattern, patterns
+from fr_analysis.read.alike import AllNumbers, Mold, Pattern, patterns
 from fr_analysis.read.layouts import (
     COUNTING,
     MOST_SHAPES,
@@ -447,7 +447,7 @@ def _pattern(
     if any(walk.texts.numbered(number) is None for number in texts):
         raise Irregular
     for name, where in fields.items():
-        others[name] = where.merged(others[name]) if name in others else where
+        others[name] = where.joined(others[name]).by_entry() if name in others else where
     return Pattern(
         Mold.of(content[start : walk.end], np.concatenate(free) - start),
         shape=walk.shape,
@@ -459,7 +459,7 @@ def _pattern(
             (max(begin, start) - start, end - start) for begin, end in remaining if end > start
         ],
         behind=walk.closings[-1] - start,
-        numbers={name: where.moved(-start) for name, where in others.items()},
+        numbers=AllNumbers({name: where.moved(-start) for name, where in others.items()}),
     )
 
 
