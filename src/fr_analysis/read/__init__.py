@@ -104,12 +104,21 @@ class _Shared:
 
     def __init__(self) -> None:
         self._known: dict[Any, Any] = {}
+        self._ids: set[int] = set()
+
+    def holds(self, value: object) -> bool:
+        """Whether this very object is one of those that are kept."""
+        return id(value) in self._ids
 
     def once(self, dump: RankDump) -> RankDump:
         """The dump, with the tables of an earlier one where these are equal."""
 
         def same(value: Any) -> Any:
-            return self._known.setdefault(value, value)
+            if id(value) in self._ids:
+                return value
+            kept = self._known.setdefault(value, value)
+            self._ids.add(id(kept))
+            return kept
 
         return dataclasses.replace(
             dump,
@@ -134,7 +143,7 @@ class _FileReader:
 
     def __init__(self, group_world_size: int | None) -> None:
         self._group_world_size = group_world_size
-        self._shared = _Shared()
+        self.shared = _Shared()
 
     def __reduce__(self) -> tuple[type[_FileReader], tuple[int | None]]:
         # To another process it goes without what it remembers.
@@ -154,7 +163,7 @@ class _FileReader:
                 return [UnreadMany(path, str(reason))]
         result = _read_dump(rank, path, self._group_world_size, short)
         if isinstance(result, RankDump):
-            return [self._shared.once(result)]
+            return [self.shared.once(result)]
         if not copy_of(path).is_file():
             return [result]
         copy = read_dump(rank, copy_of(path), group_world_size=self._group_world_size)
@@ -300,7 +309,7 @@ def read_contents(
     shared = _Shared()
     read = _FileReader(group_world_size)
     if all(isinstance(file, Path) for _, file in found.dumps):
-        all_results = read_all(read, found.dumps, track, executor, _failed)
+        all_results = read_all(read, found.dumps, track, executor, _failed, read.shared.holds)
     else:
         from fr_analysis.read.remote import read_urls
 

@@ -63,6 +63,47 @@ def _workers_for(files: Files) -> int:
     return min(cores(), len(files))
 
 
+def _never(result: object) -> bool:
+    return False
+
+
+class _Sender(pickle.Pickler):
+    """Hands results over; a value that is kept goes only once, and is then referred to."""
+
+    def __init__(self, stream: IO[bytes], is_kept: Callable[[object], bool]) -> None:
+        super().__init__(stream, protocol=5)
+        self._is_kept = is_kept
+        self._number_of: dict[int, int] = {}
+
+    def persistent_id(self, value: object) -> tuple[int, list[object] | None] | None:
+        if type(value) is not tuple or not self._is_kept(value):
+            return None
+        number = self._number_of.get(id(value))
+        if number is not None:
+            return number, None
+        self._number_of[id(value)] = len(self._number_of)
+        return len(self._number_of) - 1, list(value)
+
+    def send(self, result: object) -> None:
+        """Write one result."""
+        self.dump(result)
+        self.clear_memo()
+
+
+class _Receiver(pickle.Unpickler):
+    """Takes over one result from a ``_Sender``, a process of our own: nothing of it is refused."""
+
+    def __init__(self, stream: IO[bytes], kept: dict[int, tuple[object, ...]]) -> None:
+        super().__init__(stream)
+        self._kept = kept
+
+    def persistent_load(self, reference: tuple[int, list[object] | None]) -> tuple[object, ...]:
+        number, items = reference
+        if items is not None:
+            self._kept[number] = tuple(items)
+        return self._kept[number]
+
+
 class _Readers(contextlib.AbstractContextManager["_Readers"]):
     """Forked processes that read parts of the files, each part as soon as one is free.
 
@@ -72,7 +113,11 @@ class _Readers(contextlib.AbstractContextManager["_Readers"]):
     """
 
     def __init__(
-        self, read: Callable[[Sequence[Item]], object], parts: Sequence[Sequence[Item]], count: int
+        self,
+        read: Callable[[Sequence[Item]], object],
+        parts: Sequence[Sequence[Item]],
+        count: int,
+        is_kept: Callable[[object], bool],
     ) -> None:
         import fcntl  # not there on Windows, where this class is not used
 
@@ -87,10 +132,10 @@ class _Readers(contextlib.AbstractContextManager["_Readers"]):
             pid = os.fork()
             if pid == 0:
                 os.close(self._jobs)
-                _work(read, parts, jobs, theirs, parent)
+                _work(read, parts, jobs, theirs, parent, is_kept)
             os.close(theirs)
             self._pids.append(pid)
-            self._results.register(os.fdopen(results, "rb"), selectors.EVENT_READ)
+            self._results.register(os.fdopen(results, "rb"), selectors.EVENT_READ, {})
         os.close(jobs)
         # A pipe holds more numbers than there are parts of the largest job; its end is the last.
         os.set_blocking(self._jobs, False)
@@ -113,7 +158,7 @@ class _Readers(contextlib.AbstractContextManager["_Readers"]):
             for key, _ in self._results.select():
                 stream: IO[bytes] = key.fileobj  # type: ignore[assignment]
                 try:
-                    part, result = pickle.load(stream)  # noqa: S301 (from our own process)
+                    part, result = _Receiver(stream, kept=key.data).load()
                 except (EOFError, pickle.UnpicklingError):
                     self._results.unregister(stream)
                     stream.close()
@@ -141,6 +186,7 @@ def _work(
     jobs: int,
     results: int,
     parent: int,
+    is_kept: Callable[[object], bool],
 ) -> None:
     """In a forked process: read parts until there are no more, and end."""
     try:
@@ -150,21 +196,25 @@ def _work(
         if os.getppid() == parent:
             gc.freeze()
             with os.fdopen(results, "wb") as stream:
+                sender = _Sender(stream, is_kept)
                 while number := os.read(jobs, 4):
                     part = int.from_bytes(number, "little")
-                    pickle.dump((part, read(parts[part])), stream, protocol=5)
+                    sender.send((part, read(parts[part])))
                     stream.flush()
     finally:
         os._exit(0)
 
 
 def _forked(
-    read_part: ReadPart[Item, Result], parts: Sequence[Sequence[Item]], workers: int
+    read_part: ReadPart[Item, Result],
+    parts: Sequence[Sequence[Item]],
+    workers: int,
+    is_kept: Callable[[object], bool],
 ) -> Generator[list[Result], None, None]:
     """The results of all parts, in order."""
     found: dict[int, list[Result]] = {}
     at = 0
-    with _Readers(read_part, parts, workers) as readers:
+    with _Readers(read_part, parts, workers, is_kept) as readers:
         for part, result in readers.results():
             found[part] = result  # type: ignore[assignment]
             while at in found:
@@ -226,12 +276,10 @@ def apart(function: Callable[[Item], Result], argument: Item) -> Result:
     """
     if not can_fork():
         return function(argument)
-    with contextlib.closing(_forked(lambda given: [function(given[0])], [[argument]], 1)) as found:
+    with contextlib.closing(
+        _forked(lambda given: [function(given[0])], [[argument]], 1, _never)
+    ) as found:
         return next(found)[0]
-
-
-def _never(result: object) -> bool:
-    return False
 
 
 def read_all(
@@ -240,6 +288,7 @@ def read_all(
     track: Callable[[Files], Iterable[object]],
     executor: Executor | None = None,
     failed: Callable[[Result], bool] = _never,
+    is_kept: Callable[[object], bool] = _never,
 ) -> Iterator[Result]:
     """Read files, at once where that is faster.
 
@@ -251,6 +300,7 @@ def read_all(
         executor: what runs ``read``; without one, forked processes where they pay.
         failed: whether a result says that a file could not be read. What the executor could
             not read is read in this process again, whose word counts.
+        is_kept: whether a tuple is one that ``read`` goes on to keep, and may return again.
 
     Returns:
         What ``read`` returns, in the order of the files. What a process that died was to read is
@@ -260,7 +310,7 @@ def read_all(
     starts = range(0, len(files), _FILES_AT_ONCE)
     parts = [files[start : start + _FILES_AT_ONCE] for start in starts]
     forks = workers if workers > 1 else 0
-    yield from read_parts(read, parts, track(files), executor, forks, failed)
+    yield from read_parts(read, parts, track(files), executor, forks, failed, is_kept)
 
 
 def read_parts(
@@ -270,6 +320,7 @@ def read_parts(
     executor: Executor | None,
     workers: int,
     failed: Callable[[Result], bool],
+    is_kept: Callable[[object], bool] = _never,
 ) -> Iterator[Result]:
     """Read parts of the files, each in one go, with an executor or in forked processes.
 
@@ -279,7 +330,7 @@ def read_parts(
         tracked: gives one element for each file, such as a progress bar does.
         executor: what runs ``read_part``; without one, forked processes do, or this one.
         workers: in how many processes to read without an executor; 0 for in this one.
-        failed: as in ``read_all``.
+        failed, is_kept: as in ``read_all``.
 
     Returns:
         What ``read_part`` returns, in the order of the files.
@@ -287,7 +338,7 @@ def read_parts(
     if executor is not None:
         found = _with(executor, read_part, parts, failed)
     elif workers:
-        found = _forked(read_part, parts, workers)
+        found = _forked(read_part, parts, workers, is_kept)
     else:
         found = (read_part(part) for part in parts)
     with contextlib.closing(found):
