@@ -14,7 +14,7 @@ import numpy as np
 from fr_analysis.match.clocks import usual_distances, whole_collectives
 from fr_analysis.match.columns import EndToEnd
 from fr_analysis.match.progress import Progress
-from fr_analysis.trace import UNKNOWN, IntColumn, RankDump
+from fr_analysis.trace import UNKNOWN, IntColumn, RankDump, distinct
 
 _LEAST_TIMES = 3
 _LEAST_NS = 20_000_000
@@ -55,7 +55,7 @@ def find_stragglers(progress: Progress) -> list[Lateness]:
     found: dict[int, Lateness] = {}
     own = _own_times(progress)
     spans = {rank: _span(dump) for rank, dump in progress.trace.dumps.items()}
-    for index in np.unique(progress.group).tolist():
+    for index in distinct(progress.group).tolist():
         group = progress.groups.groups[index]
         members = np.array(group.members)
         if len(members) < 2:
@@ -68,7 +68,7 @@ def find_stragglers(progress: Progress) -> list[Lateness]:
         excess = times.max(axis=1, initial=0) - others.max(axis=1, initial=0)
         usual = others[:, others.shape[1] // 2]
         late = np.flatnonzero(excess >= np.maximum(_LEAST_NS, usual))
-        for member in np.unique(slowest[late]).tolist():
+        for member in distinct(slowest[late]).tolist():
             at = late[slowest[late] == member]
             rank, amounts = int(members[member]), np.sort(excess[at])
             if len(at) < _LEAST_TIMES or amounts.sum() < _LEAST_SHARE * spans[rank]:

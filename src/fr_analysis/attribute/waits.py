@@ -23,7 +23,7 @@ from fr_analysis.match.columns import EndToEnd
 from fr_analysis.match.p2p import PendingTransfer, match_transfers
 from fr_analysis.match.progress import NEVER, Join, Progress
 from fr_analysis.match.semantics import ROOTED, operation_name
-from fr_analysis.trace import UNKNOWN, Completion, IntColumn, Operations, Signature
+from fr_analysis.trace import UNKNOWN, Completion, IntColumn, Operations, Signature, distinct
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class WaitFinder:
         for index, advances in enumerate(progress.advances):
             here = slice(starts[index], starts[index + 1])
             newest = int(progress.number[here][finished[here]].max(initial=-1))
-            marks = np.unique(progress.number[here][retired[here]])
+            marks = distinct(progress.number[here][retired[here]])
             if len(marks) > 1:
                 newest = max(newest, int(marks[-2]))
             behind = {r for r, a in advances.items() if a.exact and a.last_joined < newest}

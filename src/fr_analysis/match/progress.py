@@ -16,7 +16,7 @@ import numpy.typing as npt
 from fr_analysis.match.groups import Groups, ProcessGroup, resolve_groups
 from fr_analysis.match.p2p import Batches, find_batches
 from fr_analysis.match.semantics import agreement, is_batch_end, point_to_point
-from fr_analysis.trace import UNKNOWN, Completion, IntColumn, RankDump, Signature, Trace
+from fr_analysis.trace import UNKNOWN, Completion, IntColumn, RankDump, Signature, Trace, distinct
 
 NEVER = -1
 """Below every sequence number: torch counts from 1, TorchComms from 0."""
@@ -136,7 +136,7 @@ def _local_numbers(
     if not by_occurrence:
         return operations.number, True
     numbers = np.full(len(operations), UNKNOWN, dtype=np.int64)
-    for group in np.unique(operations.group[rows]):
+    for group in distinct(operations.group[rows]):
         at = np.flatnonzero(rows & (operations.group == group))
         numbers[at] = np.arange(len(at))
     whole = not len(operations) or int(operations.record.min()) <= 0
@@ -189,7 +189,7 @@ def match(trace: Trace) -> Progress:
     # With one group in the whole job a recorder-wide count is a count per group,
     # and unlike the order of occurrence it survives a wrapped ring buffer.
     wrapped = any(int(d.operations.record.min()) > 0 for d in per_recorder)
-    one_group = all(len(np.unique(d.operations.group)) == 1 for d in per_recorder)
+    one_group = all(len(distinct(d.operations.group)) == 1 for d in per_recorder)
     by_occurrence = bool(per_recorder) and not (wrapped and one_group)
 
     batches = {rank: find_batches(dump) for rank, dump in trace.dumps.items()}
@@ -215,7 +215,7 @@ def match(trace: Trace) -> Progress:
         pieces[rank] = piece
         unknown = by_occurrence and (wrapped or not placed)
         if unknown or batched:
-            for index in np.unique(piece.group):
+            for index in distinct(piece.group):
                 if not unknown and index not in batched:
                     continue
                 mine = piece.group == index

@@ -90,36 +90,37 @@ class Mold:
     """The bytes of a dump from its first entry on, without numbers and times.
 
     Attributes:
-        size: how many. words: the bytes. mask: ones for those that count.
-        ending: the last ones, which make no whole word; all of them count.
+        beginning: the first ones, of which all count, so that the others make whole words.
+        words: these. mask: ones for the bytes that count.
     """
 
-    size: int
+    beginning: bytes
     words: Words
     mask: Words
-    ending: bytes
 
     @classmethod
     def of(cls, content: bytes, free: IntColumn) -> Mold:
         """From the bytes, and the places of those that may differ.
 
         Raises:
-            Irregular: numbers are at the very end.
+            Irregular: numbers are at the very beginning.
         """
-        whole = len(content) // _WORD * _WORD
-        if (free >= whole).any():
+        first = len(content) % _WORD
+        if (free < first).any():
             raise Irregular
-        counts = np.full(whole, 255, dtype=np.uint8)
-        counts[free] = 0
+        counts = np.full(len(content) - first, 255, dtype=np.uint8)
+        counts[free - first] = 0
         mask = counts.view("<u8")
-        words = np.frombuffer(content, dtype="<u8", count=len(mask)) & mask
-        return cls(len(content), words, mask, content[whole:])
+        return cls(content[:first], np.frombuffer(content, "<u8", offset=first) & mask, mask)
+
+    def __len__(self) -> int:
+        return len(self.beginning) + _WORD * len(self.words)
 
     def fits(self, content: bytes, start: int) -> bool:
         """Whether a dump has these bytes from a place on, up to its end."""
-        if not content.endswith(self.ending):
+        if not content.startswith(self.beginning, start):
             return False
-        words = np.frombuffer(content, dtype="<u8", count=len(self.words), offset=start)
+        words = np.frombuffer(content, dtype="<u8", offset=start + len(self.beginning))
         return not ((words ^ self.words) & self.mask).any()
 
 
@@ -154,7 +155,7 @@ class Pattern:
 
     def read(self, content: bytes) -> Shortened | None:
         """A dump without what is known of it; None where it is not like this one."""
-        start = len(content) - self.mold.size
+        start = len(content) - len(self.mold)
         if start < 2 or content[start] != EMPTY_DICT or not self.mold.fits(content, start):
             return None
         head = _Head(content)

@@ -47,6 +47,7 @@ from fr_analysis.trace import (
     Operations,
     RankDump,
     Signature,
+    distinct,
 )
 
 # Far beyond any real dump. A file of kilobytes may name one list a million times, so what
@@ -421,7 +422,7 @@ def contradiction(content: object, dump: RankDump) -> str | None:
     told = content.get("rank") if isinstance(content, dict) else None
     if _is_int(told) and told != dump.rank:
         return f"its name says rank {dump.rank}, but its content rank {told}; rename it"
-    recorded = set(map(int, np.unique(dump.operations.group)))
+    recorded = set(map(int, distinct(dump.operations.group)))
     for at, (group, members) in enumerate(zip(dump.groups, dump.declared_members, strict=True)):
         if members and dump.rank not in members and at in recorded:
             some = f"{members[0]}-{members[-1]}" if len(members) > 1 else f"{members[0]}"

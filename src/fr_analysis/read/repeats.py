@@ -52,7 +52,7 @@ from fr_analysis.read.walk import (
     Shape,
     Words,
 )
-from fr_analysis.trace import IntColumn
+from fr_analysis.trace import IntColumn, distinct
 
 SMALLEST_BYTES = 16 << 10
 LARGEST_BYTES = 64 << 20
@@ -225,7 +225,7 @@ def _starts(content: npt.NDArray[np.uint8], first: int) -> IntColumn:
         if put is not None:
             fits &= content[start + 1] == put
         starts[fits] = start[fits]
-    return np.unique(starts[starts >= 0])
+    return distinct(starts[starts >= 0])
 
 
 def shortened(contents: Sequence[bytes]) -> list[Shortened | None]:
@@ -377,7 +377,10 @@ def _first_alike(rows: _Rows, chosen: IntColumn) -> IntColumn | None:
 @functools.cache
 def _weights(count: int) -> Words:
     """Odd numbers: entries that differ have different sums of words, but for rare collisions."""
-    return np.random.default_rng(count).integers(1 << 63, size=count, dtype=np.uint64) * 2 + 1
+    mixed = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):  # SplitMix64
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    return (mixed ^ (mixed >> np.uint64(31))) | np.uint64(1)
 
 
 def _fields(rows: _Rows, chosen: IntColumn, place: IntColumn) -> dict[str, Numbers]:
@@ -434,7 +437,7 @@ def _pattern(
     free, others = _of_others(walk, frozenset(rows.starts[mine].tolist()))
     steps = [at for at in walk.steps if at >= start]
     references = [_arguments(content, steps, GET, LONG_GET)]
-    for at in np.unique(rows.layout[mine]).tolist():
+    for at in distinct(rows.layout[mine]).tolist():
         layout = rows.layouts[at]
         starts = rows.starts[mine[rows.layout[mine] == at]][:, None]
         free.append((starts + layout.free).ravel())
@@ -442,7 +445,7 @@ def _pattern(
             references.append(rows.bytes.unsigned((starts + places).ravel(), size))
     puts = np.append(_arguments(content, steps, PUT, LONG_PUT), rows.first_put[mine])
     first_put = int(puts[puts >= 0].min(initial=len(content)))
-    known = np.unique(np.concatenate(references))
+    known = distinct(np.concatenate(references))
     texts = known[known < first_put].tolist()
     if any(walk.texts.numbered(number) is None for number in texts):
         raise Irregular
