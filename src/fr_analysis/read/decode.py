@@ -31,6 +31,7 @@ from fr_analysis.read.repeats import (
     Shortened,
     shortened,
 )
+from fr_analysis.read.tuples import has_flat_tuples
 
 MAX_FILE_BYTES = 4 << 30
 """Largest file, and largest content of a compressed file, that is read."""
@@ -47,10 +48,6 @@ CONTENT_FLOOR = 64 << 20
 MEMORY_FLOOR = 512 << 20
 """Memory always allowed while decoding, in bytes."""
 
-SAFE_TUPLES = 20_000
-"""Nested tuples that can be hashed within the stack of any thread."""
-
-_TUPLE_OPCODES = pickle.TUPLE + pickle.TUPLE1 + pickle.TUPLE2 + pickle.TUPLE3
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _PICKLE = b"\x80"
@@ -77,11 +74,16 @@ class _PlainUnpickler(_Refuses, pickle.Unpickler):
     """The fast one, in C."""
 
 
+def _is_plain(key: object) -> bool:
+    # The hash of a huge number is computed anew each time, too.
+    return type(key) is str or (isinstance(key, int) and key.bit_length() <= 64)
+
+
 def _with_plain_keys(load: Callable[[Any], None], keys: slice) -> Callable[[Any], None]:
     """A step of the unpickler in Python that first looks at the keys on its stack."""
 
     def checked(unpickler: Any) -> None:
-        if not all(isinstance(key, str | int) for key in unpickler.stack[keys]):
+        if not all(map(_is_plain, unpickler.stack[keys])):
             raise UnreadableDump("refused: a key that is neither a text nor a number")
         load(unpickler)
 
@@ -89,10 +91,9 @@ def _with_plain_keys(load: Callable[[Any], None], keys: slice) -> Callable[[Any]
 
 
 class _CarefulUnpickler(_Refuses, pickle._Unpickler):
-    """The one in Python, for a pickle with so many tuples that they may be nested deeply.
+    """The one in Python, for a pickle with tuples that may be nested, see ``tuples``.
 
-    C code hashes a key by recursion without a limit, so that a tuple in a tuple in a tuple,
-    used as a key, ends the process. Keys of dumps are texts and numbers; others are refused.
+    Keys of dumps are texts and numbers; others are refused before they are hashed.
     """
 
     dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
@@ -156,21 +157,19 @@ def _read_bounded(stream: IO[bytes], limit: int) -> bytes:
     return b"".join(pieces)
 
 
-def _may_nest_tuples(stream: io.BufferedReader[Any]) -> bool:
-    """Whether a pickle has enough bytes that could make a tuple to nest them too deeply."""
-    found = 0
+def _has_flat_tuples(stream: io.BufferedReader[Any]) -> bool:
     start = stream.tell()
-    while found < SAFE_TUPLES and (chunk := stream.read(1 << 20)):
-        found += len(chunk) - len(chunk.translate(None, _TUPLE_OPCODES))
+    content = stream.read(LARGEST_BYTES + 1)
     stream.seek(start)
-    return found >= SAFE_TUPLES
+    return len(content) <= LARGEST_BYTES and has_flat_tuples(content)
 
 
-def _load_pickle(stream: io.BufferedReader[Any]) -> object:
-    unpickler = _CarefulUnpickler if _may_nest_tuples(stream) else _PlainUnpickler
+def _load_pickle(stream: io.BufferedReader[Any], *, is_flat: bool = False) -> object:
     # What this process has once unpickled by a registered number is handed out unasked.
     copyreg.clear_extension_cache()
     try:
+        is_flat = is_flat or _has_flat_tuples(stream)
+        unpickler = _PlainUnpickler if is_flat else _CarefulUnpickler
         return unpickler(stream).load()
     except UnreadableDump:
         raise
@@ -233,7 +232,7 @@ def _load_shortened(short: Shortened | None) -> tuple[object, Repeats] | None:
         return None
     try:
         with io.BufferedReader(io.BytesIO(short.content)) as content:
-            plain = _load_pickle(content)
+            plain = _load_pickle(content, is_flat=True)
     except UnreadableDump:
         return None  # what is wrong shows, and is told, when it is read whole
     return (plain, short.repeats) if short.holds(plain) else None

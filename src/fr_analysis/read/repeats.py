@@ -11,7 +11,7 @@ the bytes, as columns.
 Opcodes: the module ``pickletools`` of Python. Understood are those of plain data in protocol 2, in
 which torch writes, by its own pickler or by Python's. Whatever is otherwise is no error here: the
 dump is then decoded whole. (From protocol 4 on values are numbered by counting, so that nothing can
-be left out.)
+be left out.) Tuples of anything but texts are none of it either: see ``tuples`` for why.
 """
 
 from __future__ import annotations
@@ -124,6 +124,10 @@ class _Walker:
     def _put(self, at: int, opcode: int) -> None:
         """A value is given a number, by which later ones refer to it."""
 
+    def _make_tuple(self, parts: Sequence[int]) -> None:
+        """A tuple is made of the values at these places."""
+        raise NotImplementedError
+
     def _closed(self, opcode: int, height: int) -> bool:
         """A list or dictionary gets the values above a height; returns whether to end."""
         raise NotImplementedError
@@ -158,6 +162,7 @@ class _Walker:
                     self._put(at, opcode)
                     at += _PUTS[opcode]
                 elif opcode in _TUPLES:
+                    self._make_tuple(stack[-_TUPLES[opcode] :])
                     del stack[-_TUPLES[opcode] :]
                     stack.append(at)
                     at += 1
@@ -172,7 +177,9 @@ class _Walker:
                     del stack[-2:]
                     at += 1
                 elif opcode == _TUPLE:
-                    del stack[marks.pop() :]
+                    height = marks.pop()
+                    self._make_tuple(stack[height:])
+                    del stack[height:]
                     stack.append(at)
                     at += 1
                 elif opcode == _PROTO:
@@ -223,6 +230,10 @@ class _Texts:
             return self._text_of.get(number)
         return self._text(at) if self._content[at] == _TEXT else None
 
+    def have(self, numbers: frozenset[int]) -> bool:
+        """Whether these numbers are all of texts."""
+        return numbers <= self._text_of.keys()
+
     def fields(self, keys: Sequence[int]) -> Fields:
         """The names at these places, in their order, by the numbers that refer to them.
 
@@ -245,11 +256,13 @@ class _Layout:
     Attributes:
         length: of the entry. keys: its fields, by the numbers that refer to them, and their names.
         fixed: a mask with a byte of ones for each byte that is the same in all entries of this
-            layout: all but the arguments of opcodes.
+            layout: all but the arguments of opcodes; and of these the names of fields, and what
+            tuples are made of.
         columns: the words that tell entries of this layout apart. told: of each, a mask of the
             bytes that do: arguments, but no numbers and times.
         numbers: place, bytes and signedness of the counting fields that are integers.
         puts: places of the numbers, of four bytes, that values are given.
+        texts: numbers that must be of texts.
     """
 
     length: int
@@ -259,12 +272,25 @@ class _Layout:
     told: Words
     numbers: dict[str, tuple[int, int, bool]]
     puts: IntColumn
+    texts: frozenset[int]
 
 
 class _Entry(_Walker):
     """Steps through one entry."""
 
     most_steps = 2_000
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__(content)
+        self._in_tuples: list[int] = []
+        """Places of references to what tuples are made of."""
+
+    def _make_tuple(self, parts: Sequence[int]) -> None:
+        for part in parts:
+            if _number_at(self.content, part) is not None:
+                self._in_tuples.append(part)
+            elif self.content[part] != _TEXT:
+                raise _Irregular
 
     def _closed(self, opcode: int, height: int) -> bool:
         return height == 1 and not self.marks
@@ -296,16 +322,14 @@ class _Entry(_Walker):
         numbers: dict[str, tuple[int, int, bool]] = {}
         untold = [(first, 4) for first in puts.tolist()]
         keys = []
+        same_for_all = self._in_tuples.copy()
         for key, value in zip(self.stack[1::2], self.stack[2::2], strict=False):
             number = _number_at(content, key)
             if number is None or number not in fields:
                 raise _Irregular
             name = fields[number]
             keys.append((number, name))
-            # A field is known by its name: entries of one layout have the same.
-            length = _PUSHES[content[key]]
-            fixed[key - start + 1] += 1
-            fixed[key - start + length] -= 1
+            same_for_all.append(key)
             opcode, first = content[value], value - start + 1
             if name in _LEFT_OUT and opcode in _PUSHES:
                 untold.append((first, _PUSHES[opcode] - 1))
@@ -318,6 +342,11 @@ class _Entry(_Walker):
         for first, size in [*untold, *((first, size) for first, size, _ in numbers.values())]:
             changes[first] -= 1
             changes[first + size] += 1
+        # A field is known by its name: entries of one layout have the same.
+        for reference in same_for_all:
+            fixed[reference - start + 1] += 1
+            fixed[reference - start + _PUSHES[content[reference]]] -= 1
+        texts = {_number_at(content, reference) for reference in self._in_tuples}
         same, told = _mask(fixed), _mask(changes)
         columns = np.flatnonzero(told & ~same)
         return _Layout(
@@ -328,6 +357,7 @@ class _Entry(_Walker):
             (told & ~same)[columns],
             numbers,
             puts,
+            frozenset(number for number in texts if number is not None),
         )
 
 
@@ -510,6 +540,9 @@ class _Whole(_Walker):
         self._found, self.rows = rows, firsts
         if self.run(self._at) > self.end:
             raise _Irregular  # it is cut short, and the next one read for its rest
+        for layout in set().union(*(rows.layout[slice(*run)].tolist() for run in self.runs)):
+            if not self._texts.have(rows.layouts[layout].texts):
+                raise _Irregular
 
     def _put(self, at: int, opcode: int) -> None:
         number = int.from_bytes(self.content[at + 1 : at + _PUTS[opcode]], "little")
@@ -518,6 +551,10 @@ class _Whole(_Walker):
             raise _Irregular
         self._last_put = number
         self._texts.add(number, self.stack[-1])
+
+    def _make_tuple(self, parts: Sequence[int]) -> None:
+        if any(self._texts.at(part) is None for part in parts):
+            raise _Irregular
 
     def _closed(self, opcode: int, height: int) -> bool:
         stack = self.stack
