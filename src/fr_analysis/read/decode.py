@@ -56,8 +56,8 @@ _PICKLE = b"\x80"
 class _Refuses:
     """Builds plain data only: every route to a class or function ends in an error.
 
-    GLOBAL, STACK_GLOBAL, INST and the EXT opcodes resolve names through ``find_class``;
-    REDUCE, NEWOBJ and BUILD can act only on what those have resolved.
+    GLOBAL, STACK_GLOBAL, INST and the EXT opcodes resolve names through ``find_class``. REDUCE,
+    OBJ, NEWOBJ and BUILD are opcodes that dumps lack, so that they meet the careful one below.
     """
 
     def find_class(self, module_name: str, global_name: str) -> Any:
@@ -90,8 +90,15 @@ def _with_plain_keys(load: Callable[[Any], None], keys: slice) -> Callable[[Any]
     return checked
 
 
+def _refuse_to_act(_: Any) -> None:
+    raise UnreadableDump(
+        "refused: the pickle asks to make or to change an object; "
+        "a Flight Recorder dump holds plain data only, so treat this file as hostile"
+    )
+
+
 class _CarefulUnpickler(_Refuses, pickle._Unpickler):
-    """The one in Python, for a pickle with tuples that may be nested, see ``tuples``.
+    """The one in Python, for a pickle with opcodes or tuples that dumps lack, see ``tuples``.
 
     Keys of dumps are texts and numbers; others are refused before they are hashed.
     """
@@ -106,6 +113,16 @@ class _CarefulUnpickler(_Refuses, pickle._Unpickler):
                 (pickle.DICT, slice(None, None, 2)),
                 (pickle.ADDITEMS, slice(None)),
                 (pickle.FROZENSET, slice(None)),
+            )
+        },
+        **{
+            opcode[0]: _refuse_to_act
+            for opcode in (
+                pickle.REDUCE,
+                pickle.BUILD,
+                pickle.OBJ,
+                pickle.NEWOBJ,
+                pickle.NEWOBJ_EX,
             )
         },
     }
