@@ -26,6 +26,7 @@ from typing import IO, Any, ClassVar
 from fr_analysis.errors import NotADump, UnreadableDump
 from fr_analysis.read.repeats import LARGEST_BYTES, SMALLEST_BYTES, shortened
 from fr_analysis.read.shortened import Repeats, Shortened
+from fr_analysis.read.tuples import has_flat_tuples
 
 MAX_FILE_BYTES = 4 << 30
 """Largest file, and largest content of a compressed file, that is read."""
@@ -42,10 +43,6 @@ CONTENT_FLOOR = 64 << 20
 MEMORY_FLOOR = 512 << 20
 """Memory always allowed while decoding, in bytes."""
 
-SAFE_TUPLES = 20_000
-"""Nested tuples that can be hashed within the stack of any thread."""
-
-_TUPLE_OPCODES = pickle.TUPLE + pickle.TUPLE1 + pickle.TUPLE2 + pickle.TUPLE3
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _PICKLE = b"\x80"
@@ -54,8 +51,8 @@ _PICKLE = b"\x80"
 class _Refuses:
     """Builds plain data only: every route to a class or function ends in an error.
 
-    GLOBAL, STACK_GLOBAL, INST and the EXT opcodes resolve names through ``find_class``;
-    REDUCE, NEWOBJ and BUILD can act only on what those have resolved.
+    GLOBAL, STACK_GLOBAL, INST and the EXT opcodes resolve names through ``find_class``. REDUCE,
+    OBJ, NEWOBJ and BUILD are opcodes that dumps lack, so that they meet the careful one below.
     """
 
     def find_class(self, module_name: str, global_name: str) -> Any:
@@ -72,22 +69,33 @@ class _PlainUnpickler(_Refuses, pickle.Unpickler):
     """The fast one, in C."""
 
 
+def _is_plain(key: object) -> bool:
+    # The hash of a huge number is computed anew each time, too.
+    return type(key) is str or (isinstance(key, int) and key.bit_length() <= 64)
+
+
 def _with_plain_keys(load: Callable[[Any], None], keys: slice) -> Callable[[Any], None]:
     """A step of the unpickler in Python that first looks at the keys on its stack."""
 
     def checked(unpickler: Any) -> None:
-        if not all(isinstance(key, str | int) for key in unpickler.stack[keys]):
+        if not all(map(_is_plain, unpickler.stack[keys])):
             raise UnreadableDump("refused: a key that is neither a text nor a number")
         load(unpickler)
 
     return checked
 
 
-class _CarefulUnpickler(_Refuses, pickle._Unpickler):
-    """The one in Python, for a pickle with so many tuples that they may be nested deeply.
+def _refuse_to_act(_: Any) -> None:
+    raise UnreadableDump(
+        "refused: the pickle asks to make or to change an object; "
+        "a Flight Recorder dump holds plain data only, so treat this file as hostile"
+    )
 
-    C code hashes a key by recursion without a limit, so that a tuple in a tuple in a tuple,
-    used as a key, ends the process. Keys of dumps are texts and numbers; others are refused.
+
+class _CarefulUnpickler(_Refuses, pickle._Unpickler):
+    """The one in Python, for a pickle with opcodes or tuples that dumps lack, see ``tuples``.
+
+    Keys of dumps are texts and numbers; others are refused before they are hashed.
     """
 
     dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
@@ -100,6 +108,16 @@ class _CarefulUnpickler(_Refuses, pickle._Unpickler):
                 (pickle.DICT, slice(None, None, 2)),
                 (pickle.ADDITEMS, slice(None)),
                 (pickle.FROZENSET, slice(None)),
+            )
+        },
+        **{
+            opcode[0]: _refuse_to_act
+            for opcode in (
+                pickle.REDUCE,
+                pickle.BUILD,
+                pickle.OBJ,
+                pickle.NEWOBJ,
+                pickle.NEWOBJ_EX,
             )
         },
     }
@@ -151,21 +169,19 @@ def _read_bounded(stream: IO[bytes], limit: int) -> bytes:
     return b"".join(pieces)
 
 
-def _may_nest_tuples(stream: io.BufferedReader[Any]) -> bool:
-    """Whether a pickle has enough bytes that could make a tuple to nest them too deeply."""
-    found = 0
+def _has_flat_tuples(stream: io.BufferedReader[Any]) -> bool:
     start = stream.tell()
-    while found < SAFE_TUPLES and (chunk := stream.read(1 << 20)):
-        found += len(chunk) - len(chunk.translate(None, _TUPLE_OPCODES))
+    content = stream.read(LARGEST_BYTES + 1)
     stream.seek(start)
-    return found >= SAFE_TUPLES
+    return len(content) <= LARGEST_BYTES and has_flat_tuples(content)
 
 
-def _load_pickle(stream: io.BufferedReader[Any]) -> object:
-    unpickler = _CarefulUnpickler if _may_nest_tuples(stream) else _PlainUnpickler
+def _load_pickle(stream: io.BufferedReader[Any], *, is_flat: bool = False) -> object:
     # What this process has once unpickled by a registered number is handed out unasked.
     copyreg.clear_extension_cache()
     try:
+        is_flat = is_flat or _has_flat_tuples(stream)
+        unpickler = _PlainUnpickler if is_flat else _CarefulUnpickler
         return unpickler(stream).load()
     except UnreadableDump:
         raise
@@ -225,7 +241,7 @@ def _load_shortened(short: Shortened) -> tuple[object, Repeats] | None:
     try:
         # It was walked through: nothing in it asks for more memory than its bytes.
         with io.BufferedReader(io.BytesIO(short.content)) as content:
-            plain = _load_pickle(content)
+            plain = _load_pickle(content, is_flat=True)
     except (UnreadableDump, MemoryError):
         return None  # what is wrong shows, and is told, when it is read whole
     return (plain, short.repeats) if short.holds(plain) else None

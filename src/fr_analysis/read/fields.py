@@ -7,10 +7,10 @@ as it should be is looked at item by item.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from itertools import repeat
-from operator import contains, eq, itemgetter
+from itertools import chain, repeat
+from operator import contains, is_, itemgetter
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -25,13 +25,13 @@ Flags = npt.NDArray[np.bool_]
 
 _INT = {int}
 _STR_OR_NONE = {str, type(None)}
-_TEXT_LIKE = {str, type(None), tuple}
+_STR = {str}
 _LIST = {list}
-_LIST_OR_NONE = {list, type(None)}
 _BOOL = {bool}
 _INT_OR_NONE = {int, type(None)}
 _MOST_ITEMS = 64
 """Longest list that is looked up by what it holds, not by which object it is."""
+_LARGEST_INT = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,9 +190,14 @@ Keys = Callable[[Sequence[Any]], Sequence[Hashable]]
 that the field has in real dumps raises TypeError, as do values that cannot be looked up."""
 
 
+# What is hashed is looked at first: a few bytes can make a tuple that takes weeks to hash.
+
+
 def plain_keys(values: Sequence[Any]) -> Sequence[Hashable]:
     """Keys of texts, or of tuples of texts."""
-    if not set(map(type, values)) <= _TEXT_LIKE:
+    tuples = [value for value in values if type(value) is tuple]
+    _held_by(tuples, _STR)
+    if len(tuples) < len(values) and not set(map(type, values)) <= {tuple, *_STR_OR_NONE}:
         raise TypeError
     return values
 
@@ -201,36 +206,48 @@ def text_list_keys(values: Sequence[Any]) -> Sequence[Hashable]:
     """Keys of lists of texts."""
     if set(map(type, values)) != _LIST:
         raise TypeError
-    return [value[0] if len(value) == 1 else _short(value) for value in values]
+    _held_by(values, _STR)
+    return [value[0] if len(value) == 1 else tuple(value) for value in values]
 
 
 def number_list_keys(values: Sequence[Any]) -> Sequence[Hashable]:
     """Keys of lists of numbers, or of None."""
-    if not set(map(type, values)) <= _LIST_OR_NONE:
+    lists = [value for value in values if value is not None]
+    if not set(map(type, lists)) <= _LIST:
         raise TypeError
-    return [value and _short(value) for value in values]
+    _small_numbers_in(lists)
+    return [value and tuple(value) for value in values]
 
 
 def nested_list_keys(values: Sequence[Any]) -> Sequence[Hashable]:
     """Keys of lists of lists of numbers."""
     if set(map(type, values)) != _LIST:
         raise TypeError
-    return [
-        tuple(only) if len(value) == 1 and len(only := value[0]) <= _MOST_ITEMS else _nested(value)
-        for value in values
-    ]
+    _small_numbers_in(_held_by(values, _LIST))
+    # Of several in a tuple of its own, so that no list of lists is taken for a single list.
+    return [tuple(value[0]) if len(value) == 1 else (tuple(map(tuple, value)),) for value in values]
 
 
-def _short(value: Sequence[Any]) -> tuple[Any, ...]:
-    # A file of kilobytes may name one long list a million times.
-    if len(value) > _MOST_ITEMS:
+def _held_by(lists: Sequence[Sequence[Any]], types: Set[type]) -> list[Any]:
+    """What lists hold together.
+
+    Raises:
+        TypeError: it is not of these types, or there is more than a real dump's lists hold: a
+            file of kilobytes may name one long list a million times.
+    """
+    if max(map(len, lists), default=0) > _MOST_ITEMS:
         raise TypeError
-    return tuple(value)
+    held = list(chain.from_iterable(lists))
+    if not set(map(type, held)) <= types:
+        raise TypeError
+    return held
 
 
-def _nested(value: Sequence[Any]) -> tuple[tuple[Any, ...]]:
-    # In a tuple of its own, so that no list of lists is taken for a single list.
-    return (tuple(map(_short, _short(value))),)
+def _small_numbers_in(lists: Sequence[Sequence[Any]]) -> None:
+    """Raise TypeError where lists hold anything but a few numbers that fit into 64 bits."""
+    held = _held_by(lists, _INT)
+    if held and not -_LARGEST_INT <= min(held) <= max(held) <= _LARGEST_INT:
+        raise TypeError
 
 
 class Parsed(Generic[Item]):
@@ -262,9 +279,17 @@ def by_objects(lists: Sequence[list[Any]]) -> Sequence[Hashable]:
     """Keys of lists that are equal where they hold the same objects, such as frames of a stack."""
     keys = [(len(found), id(found[0]), id(found[-1])) if found else () for found in lists]
     examples = dict(zip(keys, lists, strict=True))
-    if all(map(eq, lists, map(examples.__getitem__, keys))):
+    if all(map(_same_objects, lists, map(examples.__getitem__, keys))):
         return keys
-    return [tuple(map(id, found)) for found in lists]
+    # A list may be named a million times.
+    distinct = {id(found): found for found in lists}
+    ids = {number: tuple(map(id, found)) for number, found in distinct.items()}
+    return [ids[id(found)] for found in lists]
+
+
+def _same_objects(one: list[Any], other: list[Any]) -> bool:
+    # Not whether they are equal: that may take weeks to tell of lists that hold lists.
+    return one is other or all(map(is_, one, other))
 
 
 def combined(columns: Sequence[IntColumn]) -> tuple[IntColumn, list[tuple[int, ...]]]:

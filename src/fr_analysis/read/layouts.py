@@ -19,6 +19,7 @@ from fr_analysis.read.walk import (
     PUSHES,
     PUT,
     PUTS,
+    TEXT,
     Bytes,
     Fields,
     Flags,
@@ -145,13 +146,15 @@ class Layout:
     Attributes:
         length: of the entry. keys: its fields, by the numbers that refer to them, and their names.
         fixed: a mask with a byte of ones for each byte that is the same in all entries of this
-            layout: all but the arguments of opcodes.
+            layout: all but the arguments of opcodes; and of these the names of fields, and what
+            tuples are made of.
         columns: the words that tell entries of this layout apart. told: of each, a mask of the
             bytes that do: arguments, but no numbers and times.
         numbers: place, bytes and signedness of the counting fields that are integers.
         free: places of the bytes that may differ between entries that are alike.
         puts: places of the numbers, of four bytes, that values are given.
         gets, long_gets: places of the numbers, of one byte and of four, that are referred to.
+        texts: numbers that must be of texts.
     """
 
     length: int
@@ -164,12 +167,25 @@ class Layout:
     puts: IntColumn
     gets: IntColumn
     long_gets: IntColumn
+    texts: frozenset[int]
 
 
 class Entry(Walker):
     """Steps through one entry."""
 
     most_steps = 2_000
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__(content)
+        self._in_tuples: list[int] = []
+        """Places of references to what tuples are made of."""
+
+    def _make_tuple(self, parts: Sequence[int]) -> None:
+        for part in parts:
+            if number_at(self.content, part) is not None:
+                self._in_tuples.append(part)
+            elif self.content[part] != TEXT:
+                raise Irregular
 
     def _closed(self, opcode: int, height: int) -> bool:
         return height == 1 and not self.marks
@@ -199,7 +215,7 @@ class Entry(Walker):
         puts = firsts[opcodes == LONG_PUT]
         numbers: dict[str, Span] = {}
         unused: list[Span] = []
-        names: list[Span] = []
+        same_for_all = self._in_tuples.copy()
         keys = []
         for key, value in self.items():
             number = number_at(content, key)
@@ -207,8 +223,7 @@ class Entry(Walker):
                 raise Irregular
             name = fields[number]
             keys.append((number, name))
-            # A field is known by its name: entries of one layout have the same.
-            names.append(Span(key - start + 1, PUSHES[content[key]] - 1, False))
+            same_for_all.append(key)
             span = span_of(content, name, value, start)
             if span and name in COUNTING:
                 numbers[name] = span
@@ -220,12 +235,16 @@ class Entry(Walker):
         fixed[: end - start] = 255
         told = fixed.copy()
         fixed[arguments] = 0
-        fixed[bytes_of(names)] = 255
+        # A field is known by its name: entries of one layout have the same.
+        fixed[
+            bytes_of([Span(at - start + 1, PUSHES[content[at]] - 1, False) for at in same_for_all])
+        ] = 255
         told[free] = 0
         told[bytes_of([Span(first, 4, False) for first in puts.tolist()])] = 0
         same = fixed.view("<u8")
         own = told.view("<u8") & ~same
         columns = np.flatnonzero(own)
+        texts = {number_at(content, reference) for reference in self._in_tuples}
         return Layout(
             end - start,
             keys,
@@ -237,6 +256,7 @@ class Entry(Walker):
             puts,
             firsts[opcodes == GET],
             firsts[opcodes == LONG_GET],
+            frozenset(number for number in texts if number is not None),
         )
 
 

@@ -11,7 +11,7 @@ the bytes, as columns.
 Opcodes: the module ``pickletools`` of Python. Understood are those of plain data in protocol 2, in
 which torch writes, by its own pickler or by Python's. Whatever is otherwise is no error here: the
 dump is then decoded whole. (From protocol 4 on values are numbered by counting, so that nothing can
-be left out.)
+be left out.) Tuples of anything but texts are none of it either: see ``tuples`` for why.
 """
 
 from __future__ import annotations
@@ -172,6 +172,9 @@ class _Whole(DumpWalker):
         self._found, self.rows = rows, firsts
         if self.run(self._at) > self.end:
             raise Irregular  # it is cut short, and the next one read for its rest
+        for layout in set().union(*(rows.layout[slice(*run)].tolist() for run in self.runs)):
+            if not self.texts.have(rows.layouts[layout].texts):
+                raise Irregular
 
     def _closed(self, opcode: int, height: int) -> bool:
         stack = self.stack

@@ -87,6 +87,10 @@ class Walker:
     def _put(self, at: int, opcode: int) -> None:
         """A value is given a number, by which later ones refer to it."""
 
+    def _make_tuple(self, parts: Sequence[int]) -> None:
+        """A tuple is made of the values at these places."""
+        raise NotImplementedError
+
     def _closed(self, opcode: int, height: int) -> bool:
         """A list or dictionary gets the values above a height; returns whether to end."""
         raise NotImplementedError
@@ -121,6 +125,7 @@ class Walker:
                     self._put(at, opcode)
                     at += PUTS[opcode]
                 elif opcode in TUPLES:
+                    self._make_tuple(stack[-TUPLES[opcode] :])
                     del stack[-TUPLES[opcode] :]
                     stack.append(at)
                     at += 1
@@ -135,7 +140,9 @@ class Walker:
                     del stack[-2:]
                     at += 1
                 elif opcode == TUPLE:
-                    del stack[marks.pop() :]
+                    height = marks.pop()
+                    self._make_tuple(stack[height:])
+                    del stack[height:]
                     stack.append(at)
                     at += 1
                 elif opcode == PROTO:
@@ -190,6 +197,10 @@ class Texts:
             return self._text_of.get(number)
         return self._text(at) if self._content[at] == TEXT else None
 
+    def have(self, numbers: frozenset[int]) -> bool:
+        """Whether these numbers are all of texts."""
+        return numbers <= self._text_of.keys()
+
     def fields(self, keys: Sequence[int]) -> Fields:
         """The names at these places, in their order, by the numbers that refer to them.
 
@@ -224,6 +235,10 @@ class DumpWalker(Walker):
             raise Irregular
         self.last_put = number
         self.texts.add(number, self.stack[-1])
+
+    def _make_tuple(self, parts: Sequence[int]) -> None:
+        if any(self.texts.at(part) is None for part in parts):
+            raise Irregular
 
     def begins_entries(self, height: int) -> bool:
         """Whether what lies on the stack from a height on is the beginning of the entries."""

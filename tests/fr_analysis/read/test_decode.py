@@ -21,7 +21,7 @@ import zstandard
 
 from fr_analysis.errors import FrAnalysisError, UnreadableDump
 from fr_analysis.read import read_dump
-from fr_analysis.read.decode import SAFE_TUPLES, decode
+from fr_analysis.read.decode import decode
 from fr_analysis.trace import RankDump, Unread
 from plain_dumps import dump, write
 
@@ -260,11 +260,11 @@ def test_a_bomb_is_refused_in_bounded_time_and_memory(tmp_path: Path, name: str)
     assert resource.getrlimit(resource.RLIMIT_AS) == limits
 
 
-def test_a_long_dump_with_many_tuples_is_read_all_the_same(tmp_path: Path) -> None:
+def test_what_no_dump_has_but_does_no_harm_is_read_all_the_same(tmp_path: Path) -> None:
+    """Values that are put away again: too odd for the fast way."""
     content = dump(entries=10)
-    content["entries"] *= SAFE_TUPLES // 10
     path = write(tmp_path / "rank_0", content)
-    path.write_bytes(path.read_bytes()[:-1] + b"(" + b")\x85" * SAFE_TUPLES + b"1.")
+    path.write_bytes(path.read_bytes()[:-1] + b"(" + b")\x85" * 20_000 + b"1.")
     assert decode(path) == content
 
 

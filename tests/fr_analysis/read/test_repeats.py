@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import pickle
 import random
@@ -13,18 +12,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from benchmarks import torch_pickler
 from benchmarks.inputs import LargeJob, dump_of
+from tests.hostile.both_ways import RANK, assert_same, compare, read_whole
 
-from fr_analysis.errors import UnreadableDump
-from fr_analysis.read.decode import decode, decode_distinct, shorten
 from fr_analysis.read.dump import build_dump
 from fr_analysis.read.repeats import shortened
-from fr_analysis.trace import Operations, RankDump
+from fr_analysis.trace import RankDump
 
-RANK = 3
 JOB = LargeJob(ranks=32, entries=400)
 
 RECORDS = """
@@ -54,46 +50,6 @@ def by_torch(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 def pickled(content: object, protocol: int = 2) -> bytes:
     return pickle.dumps(content, protocol=protocol)
-
-
-def read_whole(path: Path) -> RankDump | str:
-    try:
-        return build_dump(decode(path), RANK, path)
-    except UnreadableDump as error:
-        return str(error)
-
-
-def read_short(path: Path) -> tuple[RankDump | str, bool]:
-    """The dump, or why it is none; and whether anything was left out."""
-    try:
-        (short,) = shorten([path])
-        content, repeats = decode_distinct(path, short)
-        return build_dump(content, RANK, path, repeats=repeats), repeats is not None
-    except UnreadableDump as error:
-        return str(error), False
-
-
-def assert_same(found: RankDump | str, expected: RankDump | str) -> None:
-    if isinstance(expected, str) and (isinstance(found, str) or "memory" in expected):
-        return  # how much memory is in use decides what is refused, and which of two things first
-    assert isinstance(found, RankDump), found
-    assert isinstance(expected, RankDump), expected
-    for column in dataclasses.fields(Operations):
-        np.testing.assert_array_equal(
-            getattr(found.operations, column.name),
-            getattr(expected.operations, column.name),
-            column.name,
-        )
-    assert dataclasses.replace(found, operations=expected.operations) == expected
-
-
-def compare(content: bytes, folder: Path) -> bool:
-    """Read both ways, and compare; returns whether anything was left out."""
-    path = folder / f"rank_{RANK}"
-    path.write_bytes(content)
-    found, left_out = read_short(path)
-    assert_same(found, read_whole(path))
-    return left_out
 
 
 def with_transfers(content: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""Hostile and broken input: what tests and ``benchmarks.reliability.hostile`` have in common."""
