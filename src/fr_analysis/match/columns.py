@@ -66,5 +66,8 @@ class EndToEnd:
 
     def places(self, progress: Progress) -> IntColumn:
         """The place of each row of the table of collectives."""
-        places: IntColumn = self._starts[np.searchsorted(self.ranks, progress.rank)] + progress.row
+        # Looking up by rank takes a fraction of the time of a search.
+        start_of = np.zeros(int(self.ranks.max(initial=-1)) + 1, dtype=np.int64)
+        start_of[self.ranks] = self._starts
+        places: IntColumn = start_of[progress.rank] + progress.row
         return places

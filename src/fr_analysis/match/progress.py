@@ -277,7 +277,7 @@ def _advances(
     """How far each rank has come in each of its groups."""
     advances: list[dict[int, Advance]] = [{} for _ in groups.groups]
     for rank, piece in pieces.items():
-        for index in set(piece.group.tolist()):
+        for index in distinct(piece.group).tolist():
             mine = piece.number[piece.group == index]
             advances[index][rank] = Advance(int(mine.min()), int(mine.max()))
     whole: dict[int, bool] = {}
