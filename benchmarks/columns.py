@@ -15,6 +15,7 @@ from typing import Any
 
 from benchmarks.inputs import LargeJob, write_dump
 from benchmarks.results import WAYS, spread
+from fr_analysis.read.alike import patterns
 from fr_analysis.read.decode import decode_distinct, shorten
 from fr_analysis.read.dump import build_dump
 
@@ -49,16 +50,22 @@ def measure() -> dict[str, list[float]]:
             with file.open("rb") as stream:
                 return pickle.load(stream)  # noqa: S301 (made here)
 
-        def leave_out() -> object:
+        def know_again() -> object:
             (short,) = shorten([file])
             plain, repeats = decode_distinct(file, short)
             return build_dump(plain, RANK, file, repeats=repeats)
+
+        def leave_out() -> object:
+            patterns.forget()
+            return know_again()
 
         ways: dict[str, Callable[[], object]] = {
             UNPICKLE: unpickle,
             "numpy": lambda: build_dump(content, RANK, file),
             "pyarrow": _arrow_fields(content["entries"]),
             "repeats": leave_out,
+            # After the one before.
+            "alike": know_again,
         }
         found: dict[str, list[float]] = {name: [] for name in WAYS}
         gc.disable()

@@ -28,6 +28,7 @@ WAYS = {
     "numpy": "NumPy, from the dictionaries: all that the analysis needs, checked",
     "pyarrow": "pyarrow, from the dictionaries: the same fields but for frames, unchecked",
     "repeats": "repeats left out before unpickling, then NumPy: all that it needs, checked",
+    "alike": "the same, of a dump that is like an earlier one in all but numbers and times",
 }
 """From a dump to columns, see ``benchmarks.columns``; the first two without the unpickling."""
 

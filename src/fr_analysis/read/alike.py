@@ -188,8 +188,15 @@ class Pattern:
 class Patterns:
     """Dumps to compare others with, the last one that was met again first."""
 
+    _patterns: tuple[Pattern, ...]
+    _in_vain: int
+
     def __init__(self) -> None:
-        self._patterns: tuple[Pattern, ...] = ()
+        self.forget()
+
+    def forget(self) -> None:
+        """Know no dump any more, as at the beginning."""
+        self._patterns = ()
         self._in_vain = 0
 
     def read(self, content: bytes) -> Shortened | None:

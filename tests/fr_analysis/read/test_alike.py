@@ -30,10 +30,9 @@ Change = Callable[[Dump, int], Dump]
 
 
 @pytest.fixture(autouse=True)
-def _nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def _nothing_known() -> None:
     """No test sees what another has learned."""
-    monkeypatch.setattr(alike.patterns, "_patterns", ())
-    monkeypatch.setattr(alike.patterns, "_in_vain", 0)
+    alike.patterns.forget()
 
 
 def by_torch(content: Dump) -> bytes:
