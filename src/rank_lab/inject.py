@@ -88,7 +88,7 @@ def _run(*command: str) -> None:
     except OSError as error:
         raise NotPossibleError(f"{command[0]}: {error.strerror}") from None
     if done.returncode:
-        raise NotPossibleError(f"{' '.join(command)}: {done.stderr.strip()}")
+        raise NotPossibleError(done.stderr.partition("\n")[0])
 
 
 @contextlib.contextmanager
@@ -113,17 +113,14 @@ def blocked_disk(folder: Path) -> Iterator[None]:
     image = folder.with_suffix(".image")
     with image.open("wb") as file:
         file.truncate(4 << 20)
-    _run("mkfs.ext4", "-q", str(image))
-    _run("mount", "-o", "loop", str(image), str(folder))
-    try:
+    with contextlib.ExitStack() as undo:
+        undo.callback(image.unlink)
+        _run("mkfs.ext4", "-q", str(image))
+        _run("mount", "-o", "loop", str(image), str(folder))
+        undo.callback(_run, "umount", "--lazy", str(folder))
         _run("fsfreeze", "--freeze", str(folder))
-        try:
-            yield
-        finally:
-            _run("fsfreeze", "--unfreeze", str(folder))
-    finally:
-        _run("umount", "--lazy", str(folder))
-        image.unlink()
+        undo.callback(_run, "fsfreeze", "--unfreeze", str(folder))
+        yield
 
 
 @contextlib.contextmanager
@@ -160,16 +157,22 @@ class Host:
         _run(*self.command("ip", "link", "set", _LINK, "down"))
 
 
+def _has_own_network(pid: int) -> bool:
+    """Whether a process has moved to a network of its own; it may have ended instead."""
+    with contextlib.suppress(OSError):
+        return os.readlink(f"/proc/{pid}/ns/net") != os.readlink("/proc/self/ns/net")
+    return False
+
+
 @contextlib.contextmanager
 def two_hosts() -> Iterator[tuple[Host, Host]]:
     """Two hosts with a cable between them; both vanish with the processes that keep them."""
     keep = ["unshare", "--net", "sleep", "600"]
     keepers = [subprocess.Popen(keep, stderr=subprocess.DEVNULL) for _ in range(2)]
     try:
-        own = os.readlink("/proc/self/ns/net")
         give_up_at = time.monotonic() + _COMMAND_S
         for keeper in keepers:
-            while os.readlink(f"/proc/{keeper.pid}/ns/net") == own:
+            while not _has_own_network(keeper.pid):
                 if keeper.poll() is not None or time.monotonic() > give_up_at:
                     raise NotPossibleError("unshare --net: not permitted")
                 time.sleep(0.02)
