@@ -25,6 +25,7 @@ import contextlib
 import importlib.metadata
 import json
 import logging
+import multiprocessing
 import os
 import pickle
 import random
@@ -202,6 +203,8 @@ def one_line(error):
 # What the debug server asks of every rank. It calls from its own thread, while the main one hangs.
 
 communicator = None
+writing = threading.Lock()  # the server may ask again before it has had its answer
+not_written = ""  # why the last dump could not be written
 asked = threading.Event()  # set when the server first asks
 hang_ends_at = 0.0  # when the first timeout may fire, on the clock of time.monotonic()
 
@@ -219,10 +222,16 @@ def hangs_now():
 # lives, and would crash at exit if it were the only one to hold it.
 def write_dump_in_hang(request, response):
     """Write the dump of this rank if it hangs; answer whether it does."""
+    global not_written
     asked.set()
-    hangs = hangs_now()
-    if hangs:
-        communicator.write_dump()
+    with writing:
+        hangs = hangs_now()
+        if hangs:
+            try:
+                communicator.write_dump()
+                not_written = ""
+            except OSError as error:
+                not_written, hangs = f"rank {RANK} cannot write its dump: {error.strerror}", False
     response.set_content(json.dumps(hangs), "application/json")
     response.set_status(200)
 
@@ -231,6 +240,15 @@ def write_dump_in_hang(request, response):
 
 if __name__ == "__mp_main__":
     logging.disable(logging.WARNING)  # it would repeat every snapshot in its log
+
+    def end_with_rank_0():
+        """Do not outlive a rank 0 that was killed: the port would stay taken."""
+        rank_0 = os.getppid()
+        while os.getppid() == rank_0:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=end_with_rank_0, daemon=True).start()
 
 
 class DuringHang:
@@ -309,13 +327,27 @@ def start_server():
         handlers=pages,
         fetch_timeout=COMM_TIMEOUT,
     )
-    if not asked.wait(120):
-        fail("the debug server has not asked for a snapshot in 120 s: see the lines above")
+    give_up_at = time.monotonic() + 120
+    while not asked.wait(0.5):
+        if RANK == 0 and not multiprocessing.active_children():
+            fail("the debug server has ended: see the lines above")
+        if time.monotonic() > give_up_at:
+            fail("the debug server has not asked for a snapshot in 120 s: see the lines above")
     if claim:
         claim.close()
         say(f"debug server: http://localhost:{port} (other hosts reach it: trusted networks only)")
         if any(route.path == "/fr_analysis" for page in pages for route in page.routes()):
             say(f"who is to blame, live: http://localhost:{port}/fr_analysis")
+
+
+def stop_server():
+    """Stop the debug server, even if its process has been stopped by a signal and cannot end."""
+    killers = [threading.Timer(20, child.kill) for child in multiprocessing.active_children()]
+    for killer in killers:
+        killer.start()
+    stop_debug_server()
+    for killer in killers:
+        killer.cancel()
 
 
 def make_dump_dir():
@@ -330,11 +362,20 @@ def make_dump_dir():
         fail(f"FR_DUMP_DIR={FR_DUMP_DIR}: expected a directory to write to ({error})")
 
 
-def meet(store, where):
+def meet(store, where, patience=60):
     """Wait for every rank, in torchrun's store: it works when the communicator does not."""
     store.set(f"{where}/{RANK}", "here")
     ranks = [f"{where}/{rank}" for rank in range(WORLD_SIZE)]
-    store.wait(ranks, timedelta(seconds=COMM_TIMEOUT + 300))
+    try:
+        store.wait(ranks, timedelta(seconds=COMM_TIMEOUT + patience))
+    except dist.DistStoreError:
+        name_absent(store, where)
+
+
+def name_absent(store, where):
+    """End the run, since some ranks have not come so far."""
+    absent = [rank for rank in range(WORLD_SIZE) if not store.check([f"{where}/{rank}"])]
+    fail(f"waited in vain for '{where}' of {absent}: are these ranks stopped, or stuck elsewhere?")
 
 
 def phase_1():
@@ -369,11 +410,12 @@ def stuck_in_data_loader(store):
 
     A real hang does not end, and torchrun would wait for it for ever.
     """
-    others = [f"timed out/{rank}" for rank in range(WORLD_SIZE) if rank != RANK]
-    give_up_at = time.monotonic() + COMM_TIMEOUT + 240
-    while not store.check(others):
+    store.set(f"timed out/{RANK}", "nothing to wait for")
+    ranks = [f"timed out/{rank}" for rank in range(WORLD_SIZE)]
+    give_up_at = time.monotonic() + COMM_TIMEOUT + 60
+    while not store.check(ranks):
         if time.monotonic() > give_up_at:
-            raise RuntimeError("the other ranks should have timed out long ago")
+            name_absent(store, "timed out")
         time.sleep(0.5)
 
 
@@ -397,7 +439,8 @@ def report():
     patterns += [f"{communicator.text_dump}_*.txt", "stacks_*.txt"]
     found = {pattern: sorted(FR_DUMP_DIR.glob(pattern)) for pattern in patterns}
     if missing := [pattern for pattern, paths in found.items() if not paths]:
-        fail(f"not taken during the hang: {', '.join(missing)}; try a longer COMM_TIMEOUT")
+        remedy = not_written or "try a longer COMM_TIMEOUT"
+        fail(f"not taken during the hang: {', '.join(missing)}; {remedy}")
     say(f"{FR_DUMP_DIR} holds, all taken during the hang:")
     for pattern, paths in found.items():
         say(f"  {pattern}" if paths == [FR_DUMP_DIR / pattern] else f"  {len(paths)} {pattern}")
@@ -412,7 +455,7 @@ def main():
     global communicator
     store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
     store = dist.PrefixStore("verify_flight_recorder", store)
-    meet(store, "start")  # on a busy machine, ranks start seconds apart
+    meet(store, "start", 300)  # on a busy machine, ranks start seconds apart
     communicator = choose_communicator()
     if RANK == 0:
         make_dump_dir()
@@ -422,8 +465,10 @@ def main():
     meet(store, "phase 2")
     phase_2(store)
     meet(store, "phase 2 is over")
+    if not_written:
+        say(f"phase 2: {not_written}")
     if RANK == 0:
-        stop_debug_server()
+        stop_server()
     meet(store, "the server has stopped")  # which asks the ranks until then
     communicator.close()
     if RANK == 0:
@@ -431,4 +476,11 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except SystemExit as failure:
+        # At a clean end, threads of the debug server that still answer would abort the process.
+        print(failure, file=sys.stderr, flush=True)
+        for server in multiprocessing.active_children():
+            server.kill()
+        os._exit(1)

@@ -27,13 +27,17 @@ def run(
 ) -> tuple[RunRecord, int]:
     """Run the demo; return what came of it and the rank that was to hang."""
     nproc, hanging_rank = request.param
-    record = run_ranks(
-        DEMO,
-        nproc=nproc,
-        run_dir=tmp_path_factory.mktemp("demo") / "run",
-        deadline_s=180,
-        env={**SHORT, "HANGING_RANK": str(hanging_rank)},
-    )
+    for timeout in SHORT["COMM_TIMEOUT"], "40":
+        record = run_ranks(
+            DEMO,
+            nproc=nproc,
+            run_dir=tmp_path_factory.mktemp("demo") / "run",
+            deadline_s=180,
+            env={**SHORT, "HANGING_RANK": str(hanging_rank), "COMM_TIMEOUT": timeout},
+        )
+        # What the demo itself advises on a busy machine.
+        if "try a longer COMM_TIMEOUT" not in record.text:
+            break
     assert record.exit_status == 0, record.launcher_output + record.text
     return record, hanging_rank
 

@@ -48,12 +48,14 @@ def run_ranks(
     args: Sequence[str] = (),
     launcher: WarmLauncher | None = None,
     meanwhile: Callable[[int, threading.Event], object] | None = None,
+    dump_dir: Path | None = None,
 ) -> RunRecord:
     """Run a script on ``nproc`` ranks of this machine, and return what came of it.
 
     ``run_dir`` must be empty or not exist; it becomes the working directory of the ranks, and
-    holds their output and, in ``dumps``, what they write to ``FR_DUMP_DIR``. ``env`` is added to
-    this process's environment, cleared of what belongs to other jobs. A run that is not over after
+    holds their output and, in ``dumps`` or else in ``dump_dir``, what they write to
+    ``FR_DUMP_DIR``. ``env`` is added to this process's environment, cleared of what belongs to
+    other jobs. A run that is not over after
     ``deadline_s`` seconds is ended. ``launcher`` saves the time to start torchrun and the ranks
     as new processes. ``meanwhile`` is called in a thread of its own while the ranks run, with the
     port of the debug server that they are told to start and an event that is set when the ranks
@@ -61,10 +63,10 @@ def run_ranks(
     Raises :class:`RankLabError` for a run that cannot start.
     """
     script, run_dir = script.resolve(), run_dir.resolve()
-    dump_dir, log_dir = run_dir / "dumps", run_dir / "logs"
+    dump_dir, log_dir = (dump_dir or run_dir / "dumps").resolve(), run_dir / "logs"
     _check(script, nproc, run_dir, deadline_s)
-    dump_dir.mkdir(parents=True)
-    log_dir.mkdir()
+    log_dir.mkdir(parents=True)
+    dump_dir.mkdir(parents=True, exist_ok=True)
     arguments = ["--standalone", f"--nproc-per-node={nproc}", f"--log-dir={log_dir}"]
     arguments += ["--redirects=3", str(script), *args]
 
@@ -106,6 +108,7 @@ def run_ranks(
 
     return RunRecord(
         script=script,
+        run_id=run_id,
         nproc=nproc,
         exit_status=None if timed_out else torchrun.returncode,
         timed_out=timed_out,

@@ -22,6 +22,8 @@ class RunRecord:
     """One run of a script on real ranks."""
 
     script: Path
+    run_id: str
+    """What marks its processes, see :mod:`rank_lab.processes`."""
     nproc: int
     exit_status: int | None
     """The launcher's exit status; None if the deadline ended the run."""

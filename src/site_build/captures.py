@@ -44,6 +44,9 @@ COMMAND_LIMIT_S = 300
 
 _VERDICT_PAGE = "/fr_analysis"
 
+_END_S = 20.0
+"""The ranks end so soon after their debug server, at the latest."""
+
 DUMPS_NAME = "fr_dumps"
 """What the pages call the folder with the dumps."""
 
@@ -288,15 +291,20 @@ class _Observer:
             self._ask(port, over)
         except (CaptureError, OSError) as error:
             self.failed = str(error)
+            # The server goes first, then the ranks: one question may come between.
+            if over.wait(_END_S):
+                self.failed = f"it was over before all was asked; is the machine busy? {error}"
 
     def _ask(self, port: int, over: threading.Event) -> None:
-        while "FAULT" not in self._page(port, _VERDICT_PAGE):
+        while "FAULT" not in (verdict := self._page(port, _VERDICT_PAGE)):
             if over.wait(0.2):
                 return
         for live in self._live:
             if live.page:
-                page = self._folder / f"{live.name}.html"
-                page.write_text(self._page(port, live.page), encoding="utf-8")
+                # A page takes seconds to answer, and the hang does not last for ever.
+                is_known = live.page == _VERDICT_PAGE
+                content = verdict if is_known else self._page(port, live.page)
+                (self._folder / f"{live.name}.html").write_text(content, encoding="utf-8")
             else:
                 command = live.command.replace("PORT", str(port))
                 printed = _run_command(command, live.exit_status, self._folder)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import io
+import math
 import os
 import re
 import shutil
@@ -13,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from tests.fr_analysis.live.fakes import answering, raw, store_page
@@ -182,6 +184,24 @@ def demos(folder: Path, patch: Patch) -> Iterator[str]:
         module.report()
 
     yield demo(patch, report)
+
+    def write(module: Any) -> None:
+        module.TorchDistributed.__init__ = lambda self: None  # no other rank to meet here
+        module.TorchDistributed.dump = lambda self: {"entries": [{"retired": False}]}
+        module.communicator = module.TorchDistributed()
+        module.hang_ends_at = math.inf
+        module.write_dump_in_hang(None, Mock())  # there is no folder per_rank
+        module.report()
+
+    yield demo(patch, write)
+
+    def serve(module: Any) -> None:
+        module.communicator = module.TorchDistributed
+        module.start_debug_server = Mock()  # starts no process
+        module.start_server()
+
+    yield demo(patch, serve)
+    yield demo(patch, lambda module: module.name_absent(module.dist.HashStore(), "start"))
     (folder / "fr_dumps" / "stacks_20260101_000000.txt").touch()
     yield demo(patch, lambda module: module.make_dump_dir())
     patch.setitem(sys.modules, "aiohttp", None)

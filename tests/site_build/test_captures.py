@@ -33,6 +33,26 @@ def test_a_demo_that_shows_no_fault_while_it_runs_breaks_the_build(tmp_path: Pat
     assert not (tmp_path / "captures").exists()
 
 
+SHOWS_A_FAULT_ONCE = """
+import http.server, os
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"FAULT")
+http.server.HTTPServer(("", int(os.environ["DEBUG_PORT"])), Handler).handle_request()
+"""
+
+
+def test_a_hang_that_ends_before_all_was_asked_is_told_from_a_wrong_answer(tmp_path: Path) -> None:
+    question = 'name = "live"\ncommand = "fr-analysis --url http://localhost:PORT"\n'
+    page = write(tmp_path, f"{RUN}[[live]]\n{question}")
+    (tmp_path / "demo.py").write_text(SHOWS_A_FAULT_ONCE)
+    said = r"it was over before all was asked; is the machine busy\? .* with status 2 instead of 0"
+    with pytest.raises(CaptureError, match=said):
+        capture(load_page_run(page), tmp_path / "captures")
+
+
 PICTURE = """
 [data]
 "page.html" = "tests/data/gloo_hang_3ranks"

@@ -269,12 +269,15 @@ class _Attribution:
         )
         ahead = self._ran_ahead(group, number, waiting, missing)
         suspects = ahead or missing
-        unsure = ahead == () and self._could_be_ahead(group, number, waiting, missing)
+        conditions = {rank: self._condition_of_missing(rank) for rank in missing}
+        # Who has begun to write a dump may have waited like the others.
+        unread = len(missing) > 1 and Condition.UNREADABLE in conditions.values()
+        unsure = unread or (ahead == () and self._could_be_ahead(group, number, waiting, missing))
         if ahead:
             self._blame(ahead, Condition.AHEAD)
         elif not unsure:
             for rank in missing:
-                self._blame([rank], self._condition_of_missing(rank))
+                self._blame([rank], conditions[rank])
         victims = tuple(r for r in self._victims(missing) if r not in suspects)
         self.faults.append(
             self.describe.absence(
@@ -286,7 +289,7 @@ class _Attribution:
                 suspects=() if unsure else suspects,
                 victims=victims,
                 ahead=bool(ahead),
-                conditions={rank: self._condition_of_missing(rank) for rank in missing},
+                conditions=conditions,
             )
         )
         self._add_front(group, number, waiting, missing)

@@ -252,6 +252,11 @@ class Describer:
                 f"none of the other {len(missing)} members called it and none of them waits: "
                 f"{named_ranks(suspects)} ran ahead or called one collective too many"
             )
+        elif not suspects and Condition.UNREADABLE in conditions.values():
+            evidence.append(
+                f"whether {named_ranks(missing)} joined is not known, since dumps could not be "
+                "read: some of them may wait like the others"
+            )
         elif not suspects:
             evidence.append(
                 f"{named_ranks(missing)} never joined, but more are missing than wait: either "

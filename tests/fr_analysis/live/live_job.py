@@ -3,8 +3,7 @@
 Every step is one ``all_reduce`` on Gloo, for which one rank is late by ``LATE_S`` seconds. In
 ``FR_DUMP_DIR`` the ranks write ``pid_<rank>`` and ``port``, and ``ready`` appears when the job is
 under way. As long as a file ``hang`` is there, the late rank stays in ``stuck_in_data_loader``;
-the job ends when there is a file ``end``. A rank is a child of the process that torchrun has
-started, so that it can be killed and torchrun does not end the others.
+the job ends when there is a file ``end``. torchrun does not end it when a rank is killed.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -26,6 +24,7 @@ from torch.distributed.debug import _debug_handlers as stock
 from torch.distributed.debug import start_debug_server, stop_debug_server
 
 from fr_analysis.debug_server import AnalysisHandler
+from rank_lab import inject
 
 FOLDER = Path(os.environ["FR_DUMP_DIR"])
 DEADLINE_S = 150
@@ -80,19 +79,7 @@ def take_part(rank: int) -> None:
         stop_debug_server()
 
 
-def main() -> None:
-    """Fork the rank and wait for its end."""
-    child = os.fork()
-    if not child:
-        try:
-            take_part(int(os.environ["RANK"]))
-        finally:
-            sys.stdout.flush()
-            os._exit(0)
-    os.waitpid(child, 0)
-    while not is_there("end"):
-        time.sleep(0.05)
-
-
 if __name__ == "__main__":
-    main()
+    inject.in_a_child(
+        lambda: take_part(int(os.environ["RANK"])), lambda: is_there("end"), DEADLINE_S
+    )

@@ -79,6 +79,25 @@ def test_damaged_files_are_reported_and_the_rest_is_analyzed(tmp_path: Path) -> 
     assert diagnosis.unread == trace.unread
 
 
+@pytest.mark.parametrize("cut", [0, 87], ids=["empty", "cut short"])
+def test_who_of_several_could_not_write_its_dump_may_wait_like_the_others(
+    tmp_path: Path, cut: int
+) -> None:
+    # The disk was full: ranks 1 and 2 began to write, and only one of them is stuck.
+    waits = entry(4, state="scheduled", retired=False)
+    for rank in (0, 3):
+        write(tmp_path / f"rank_{rank}", dump(4) | {"entries": [*dump(4)["entries"], waits]})
+    for rank in (1, 2):
+        (tmp_path / f"rank_{rank}").write_bytes(pickle.dumps(dump(4), 2)[:cut])
+    diagnosis = analyze(tmp_path)
+    assert diagnosis.verdict is Verdict.UNDETERMINED
+    assert diagnosis.suspects == ()
+    (fault,) = diagnosis.faults
+    assert "whether ranks 1, 2 joined is not known" in fault.evidence[1]
+    write(tmp_path / "rank_1", dump(4) | {"entries": [*dump(4)["entries"], waits]})
+    assert analyze(tmp_path).suspects == (2,)
+
+
 def test_one_line_where_nothing_could_be_read(tmp_path: Path) -> None:
     for rank in range(3):
         (tmp_path / f"rank_{rank}").write_bytes(b"")
