@@ -457,20 +457,6 @@ def test_torchcomms_counter_shifted_and_other_interleavings() -> None:
             assert_blames(diagnose(dumps), [rank], {FaultKind.RANK_MISSING}, where)
 
 
-def slowed(job: Job, rank: int, delay_ns: int, every: int = 1) -> Job:
-    """A rank whose work before its steps takes longer, each time or every few times."""
-    program: Program = []
-    count = 0
-    for step in job.programs[rank]:
-        if isinstance(step, Compute):
-            count += 1
-            if count % every == 0:
-                step = Compute(step.duration_ns + delay_ns)
-        program.append(step)
-    job.programs[rank] = program
-    return job
-
-
 def skews(world: int) -> dict[int, int]:
     """A constant clock error per host of two ranks, up to ten seconds."""
     return {rank: random.Random(rank // 2).randrange(-(10**10), 10**10) for rank in range(world)}
@@ -480,7 +466,7 @@ def test_straggler_where_durations_are_recorded() -> None:
     for layout in (FLAT, SMALL, MEDIUM):
         for rank in (0, 3, layout.world - 1):
             for skew in ({}, skews(layout.world)):
-                job = slowed(train(layout, steps=3), rank, 60_000_000)
+                job = faults.slowed(train(layout, steps=3), rank, 60_000_000)
                 diagnosis = diagnose(nccl(job, Recorder(timing=True, skew_ns=skew)))
                 where = f"rank {rank} of {layout.world}, skew {bool(skew)}"
                 assert_blames(diagnosis, [rank], {FaultKind.STRAGGLER}, where)
@@ -491,7 +477,7 @@ def test_straggler_whose_host_is_late() -> None:
     for style in (gloo, torchcomms, nccl):
         for rank in (0, 2, 3):
             for skew in ({}, skews(4)):
-                job = slowed(data_parallel(4, steps=12), rank, 80_000_000, every=3)
+                job = faults.slowed(data_parallel(4, steps=12), rank, 80_000_000, every=3)
                 job.host_waits = True
                 diagnosis = diagnose(style(job, Recorder(skew_ns=skew)))
                 where = f"rank {rank} of 4, {style.__name__}, skew {bool(skew)}"
@@ -507,7 +493,7 @@ def test_clock_skew_alone_is_no_straggler() -> None:
 
 
 def test_a_constant_delay_cannot_be_told_from_clock_skew_where_no_ends_are_recorded() -> None:
-    job = slowed(data_parallel(4, steps=12), 2, 80_000_000)
+    job = faults.slowed(data_parallel(4, steps=12), 2, 80_000_000)
     diagnosis = diagnose(torchcomms(job))
     assert set(diagnosis.suspects) <= {2}, told(diagnosis)
 
