@@ -700,3 +700,15 @@ def test_a_victim_really_waits() -> None:
     ran = simulate(job)
     assert ran[0] == []
     assert [task.done_ns is not None for task in ran[2]][:5] == [True] * 4 + [False]
+
+
+# -- found by random jobs -----------------------------------------------------------------
+
+
+def test_straggler_is_not_told_from_two_clocks_alone() -> None:
+    """Without recorded ends, one of two that is late at some calls is as early at the rest."""
+    for style in (gloo, torchcomms):
+        for rank in range(4):
+            job = faults.slowed(train(Layout(2, 2, 1), steps=4), rank, 60_000_000)
+            diagnosis = diagnose(style(job))
+            assert set(diagnosis.suspects) <= {rank}, f"{style.__name__}: {told(diagnosis)}"
