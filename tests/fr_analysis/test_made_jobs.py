@@ -705,6 +705,21 @@ def test_a_victim_really_waits() -> None:
 # -- found by random jobs -----------------------------------------------------------------
 
 
+def test_a_member_of_an_undeclared_group_that_was_never_called_is_no_outsider() -> None:
+    """torch's Gloo lists no groups, so that a rank lists none says nothing."""
+    layout = Layout(2, 4, 1)
+    world, mine = layout.groups()[0], layout.groups()
+    job = Job(mine, {rank: [Collective(world, "all_reduce")] for rank in range(layout.world)})
+    for rank, program in job.programs.items():
+        (pair,) = (g for g in mine if g.description == "tp" and rank in g.members)
+        program += [Collective(pair, "all_reduce"), Collective(world, "all_reduce", dtype="Float")]
+    del job.programs[0][1]
+    diagnosis = diagnose(gloo(job), layout.world)
+    kinds = [fault.kind for fault in diagnosis.faults]
+    assert FaultKind.MEMBERSHIP_MISMATCH not in kinds, told(diagnosis)
+    assert set(diagnosis.suspects) <= {0}, told(diagnosis)
+
+
 def test_straggler_is_not_told_from_two_clocks_alone() -> None:
     """Without recorded ends, one of two that is late at some calls is as early at the rest."""
     for style in (gloo, torchcomms):
