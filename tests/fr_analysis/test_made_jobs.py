@@ -705,6 +705,14 @@ def test_a_victim_really_waits() -> None:
 # -- found by random jobs -----------------------------------------------------------------
 
 
+def test_two_culprits_in_groups_of_two_are_settled_by_most_others() -> None:
+    """The other culprit's group disagrees too, and does not hide what the rest agree on."""
+    for fault in ("operation", "size", "dtype"):
+        inject, kinds = FAULTS[fault]
+        job = inject(train(Layout(2, 4, 1), microbatches=1), [1, 6], "tp", 2)
+        assert_blames(diagnose(nccl(job)), [1, 6], kinds, fault)
+
+
 def test_a_member_of_an_undeclared_group_that_was_never_called_is_no_outsider() -> None:
     """torch's Gloo lists no groups, so that a rank lists none says nothing."""
     layout = Layout(2, 4, 1)
