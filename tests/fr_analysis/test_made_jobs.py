@@ -713,6 +713,22 @@ def test_two_culprits_in_groups_of_two_are_settled_by_most_others() -> None:
         assert_blames(diagnose(nccl(job)), [1, 6], kinds, fault)
 
 
+def test_a_rank_of_two_that_ran_ahead_where_most_have_ended() -> None:
+    """Its peer has come as far as every rank of the job that waits for nobody."""
+    for rank in (0, 3, 7):
+        job = train(Layout(2, 4, 1), steps=1, microbatches=1)
+        last = job.programs[rank][faults.place(job.programs[rank], "tp", -1)]
+        job.programs[rank] = [*job.programs[rank], last, Synchronize()]
+        assert_blames(diagnose(nccl(job)), [rank], {FaultKind.RANK_MISSING}, rank)
+
+
+def test_a_device_that_has_not_begun_is_named_although_a_dump_is_lost() -> None:
+    for lost in (2, 5):
+        job = faults.device_stuck(data_parallel(8), [6], "default_pg", 5)
+        recorder = Recorder(timing=True, missing=frozenset({lost}))
+        assert_blames(diagnose(nccl(job, recorder)), [6], {FaultKind.NO_PROGRESS}, lost)
+
+
 def test_a_member_of_an_undeclared_group_that_was_never_called_is_no_outsider() -> None:
     """torch's Gloo lists no groups, so that a rank lists none says nothing."""
     layout = Layout(2, 4, 1)
@@ -728,6 +744,20 @@ def test_a_member_of_an_undeclared_group_that_was_never_called_is_no_outsider() 
     assert set(diagnosis.suspects) <= {0}, told(diagnosis)
 
 
+def test_gloo_ranks_that_went_on_do_not_wait_in_what_is_marked_complete() -> None:
+    """A timeout ends a rank's last operation, not one before it."""
+    layout = Layout(2, 4, 1)
+    job = faults.other_size(train(layout, microbatches=1), [1], "default_pg", 0)
+    for lost in range(2, 8):
+        recorder = Recorder(aborted=True, missing=frozenset({lost}))
+        assert_blames(
+            diagnose(gloo(copy.deepcopy(job), recorder), layout.world),
+            [1],
+            {FaultKind.SIZE_MISMATCH},
+            lost,
+        )
+
+
 def test_straggler_is_not_told_from_two_clocks_alone() -> None:
     """Without recorded ends, one of two that is late at some calls is as early at the rest."""
     for style in (gloo, torchcomms):
@@ -735,3 +765,20 @@ def test_straggler_is_not_told_from_two_clocks_alone() -> None:
             job = faults.slowed(train(Layout(2, 2, 1), steps=4), rank, 60_000_000)
             diagnosis = diagnose(style(job))
             assert set(diagnosis.suspects) <= {rank}, f"{style.__name__}: {told(diagnosis)}"
+
+
+def test_rings_that_lost_what_their_rank_waits_in_show_no_cycle_of_transfers() -> None:
+    for stages in (4, 8):
+        for ring in (9, 12, 16):
+            job = faults.dead(one_forward_one_backward(stages, 8), [1], "default_pg")
+            diagnosis = diagnose(nccl(job, Recorder(ring=ring)))
+            assert set(diagnosis.suspects) <= {1}, f"{stages}, {ring}: {told(diagnosis)}"
+
+
+def test_after_an_abort_a_lost_dump_does_not_hide_a_disagreement() -> None:
+    """Hosts ran ahead, and the abort marked all that they had issued as complete."""
+    for fault in ("operation", "size"):
+        for rank, lost in ((0, 7), (0, 1), (3, 1), (5, 0)):
+            job = FAULTS[fault][0](train(SMALL, steps=1, microbatches=1), [rank], "tp", 0)
+            diagnosis = diagnose(nccl(job, Recorder(aborted=True, missing=frozenset({lost}))))
+            assert_blames(diagnosis, [rank], FAULTS[fault][1], f"{fault}, {rank}, {lost}")
