@@ -457,20 +457,6 @@ def test_torchcomms_counter_shifted_and_other_interleavings() -> None:
             assert_blames(diagnose(dumps), [rank], {FaultKind.RANK_MISSING}, where)
 
 
-def slowed(job: Job, rank: int, delay_ns: int, every: int = 1) -> Job:
-    """A rank whose work before its steps takes longer, each time or every few times."""
-    program: Program = []
-    count = 0
-    for step in job.programs[rank]:
-        if isinstance(step, Compute):
-            count += 1
-            if count % every == 0:
-                step = Compute(step.duration_ns + delay_ns)
-        program.append(step)
-    job.programs[rank] = program
-    return job
-
-
 def skews(world: int) -> dict[int, int]:
     """A constant clock error per host of two ranks, up to ten seconds."""
     return {rank: random.Random(rank // 2).randrange(-(10**10), 10**10) for rank in range(world)}
@@ -480,7 +466,7 @@ def test_straggler_where_durations_are_recorded() -> None:
     for layout in (FLAT, SMALL, MEDIUM):
         for rank in (0, 3, layout.world - 1):
             for skew in ({}, skews(layout.world)):
-                job = slowed(train(layout, steps=3), rank, 60_000_000)
+                job = faults.slowed(train(layout, steps=3), rank, 60_000_000)
                 diagnosis = diagnose(nccl(job, Recorder(timing=True, skew_ns=skew)))
                 where = f"rank {rank} of {layout.world}, skew {bool(skew)}"
                 assert_blames(diagnosis, [rank], {FaultKind.STRAGGLER}, where)
@@ -491,7 +477,7 @@ def test_straggler_whose_host_is_late() -> None:
     for style in (gloo, torchcomms, nccl):
         for rank in (0, 2, 3):
             for skew in ({}, skews(4)):
-                job = slowed(data_parallel(4, steps=12), rank, 80_000_000, every=3)
+                job = faults.slowed(data_parallel(4, steps=12), rank, 80_000_000, every=3)
                 job.host_waits = True
                 diagnosis = diagnose(style(job, Recorder(skew_ns=skew)))
                 where = f"rank {rank} of 4, {style.__name__}, skew {bool(skew)}"
@@ -507,7 +493,7 @@ def test_clock_skew_alone_is_no_straggler() -> None:
 
 
 def test_a_constant_delay_cannot_be_told_from_clock_skew_where_no_ends_are_recorded() -> None:
-    job = slowed(data_parallel(4, steps=12), 2, 80_000_000)
+    job = faults.slowed(data_parallel(4, steps=12), 2, 80_000_000)
     diagnosis = diagnose(torchcomms(job))
     assert set(diagnosis.suspects) <= {2}, told(diagnosis)
 
@@ -714,3 +700,85 @@ def test_a_victim_really_waits() -> None:
     ran = simulate(job)
     assert ran[0] == []
     assert [task.done_ns is not None for task in ran[2]][:5] == [True] * 4 + [False]
+
+
+# -- found by random jobs -----------------------------------------------------------------
+
+
+def test_two_culprits_in_groups_of_two_are_settled_by_most_others() -> None:
+    """The other culprit's group disagrees too, and does not hide what the rest agree on."""
+    for fault in ("operation", "size", "dtype"):
+        inject, kinds = FAULTS[fault]
+        job = inject(train(Layout(2, 4, 1), microbatches=1), [1, 6], "tp", 2)
+        assert_blames(diagnose(nccl(job)), [1, 6], kinds, fault)
+
+
+def test_a_rank_of_two_that_ran_ahead_where_most_have_ended() -> None:
+    """Its peer has come as far as every rank of the job that waits for nobody."""
+    for rank in (0, 3, 7):
+        job = train(Layout(2, 4, 1), steps=1, microbatches=1)
+        last = job.programs[rank][faults.place(job.programs[rank], "tp", -1)]
+        job.programs[rank] = [*job.programs[rank], last, Synchronize()]
+        assert_blames(diagnose(nccl(job)), [rank], {FaultKind.RANK_MISSING}, rank)
+
+
+def test_a_device_that_has_not_begun_is_named_although_a_dump_is_lost() -> None:
+    for lost in (2, 5):
+        job = faults.device_stuck(data_parallel(8), [6], "default_pg", 5)
+        recorder = Recorder(timing=True, missing=frozenset({lost}))
+        assert_blames(diagnose(nccl(job, recorder)), [6], {FaultKind.NO_PROGRESS}, lost)
+
+
+def test_a_member_of_an_undeclared_group_that_was_never_called_is_no_outsider() -> None:
+    """torch's Gloo lists no groups, so that a rank lists none says nothing."""
+    layout = Layout(2, 4, 1)
+    world, mine = layout.groups()[0], layout.groups()
+    job = Job(mine, {rank: [Collective(world, "all_reduce")] for rank in range(layout.world)})
+    for rank, program in job.programs.items():
+        (pair,) = (g for g in mine if g.description == "tp" and rank in g.members)
+        program += [Collective(pair, "all_reduce"), Collective(world, "all_reduce", dtype="Float")]
+    del job.programs[0][1]
+    diagnosis = diagnose(gloo(job), layout.world)
+    kinds = [fault.kind for fault in diagnosis.faults]
+    assert FaultKind.MEMBERSHIP_MISMATCH not in kinds, told(diagnosis)
+    assert set(diagnosis.suspects) <= {0}, told(diagnosis)
+
+
+def test_gloo_ranks_that_went_on_do_not_wait_in_what_is_marked_complete() -> None:
+    """A timeout ends a rank's last operation, not one before it."""
+    layout = Layout(2, 4, 1)
+    job = faults.other_size(train(layout, microbatches=1), [1], "default_pg", 0)
+    for lost in range(2, 8):
+        recorder = Recorder(aborted=True, missing=frozenset({lost}))
+        assert_blames(
+            diagnose(gloo(copy.deepcopy(job), recorder), layout.world),
+            [1],
+            {FaultKind.SIZE_MISMATCH},
+            lost,
+        )
+
+
+def test_straggler_is_not_told_from_two_clocks_alone() -> None:
+    """Without recorded ends, one of two that is late at some calls is as early at the rest."""
+    for style in (gloo, torchcomms):
+        for rank in range(4):
+            job = faults.slowed(train(Layout(2, 2, 1), steps=4), rank, 60_000_000)
+            diagnosis = diagnose(style(job))
+            assert set(diagnosis.suspects) <= {rank}, f"{style.__name__}: {told(diagnosis)}"
+
+
+def test_rings_that_lost_what_their_rank_waits_in_show_no_cycle_of_transfers() -> None:
+    for stages in (4, 8):
+        for ring in (9, 12, 16):
+            job = faults.dead(one_forward_one_backward(stages, 8), [1], "default_pg")
+            diagnosis = diagnose(nccl(job, Recorder(ring=ring)))
+            assert set(diagnosis.suspects) <= {1}, f"{stages}, {ring}: {told(diagnosis)}"
+
+
+def test_after_an_abort_a_lost_dump_does_not_hide_a_disagreement() -> None:
+    """Hosts ran ahead, and the abort marked all that they had issued as complete."""
+    for fault in ("operation", "size"):
+        for rank, lost in ((0, 7), (0, 1), (3, 1), (5, 0)):
+            job = FAULTS[fault][0](train(SMALL, steps=1, microbatches=1), [rank], "tp", 0)
+            diagnosis = diagnose(nccl(job, Recorder(aborted=True, missing=frozenset({lost}))))
+            assert_blames(diagnosis, [rank], FAULTS[fault][1], f"{fault}, {rank}, {lost}")

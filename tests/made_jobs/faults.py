@@ -8,13 +8,14 @@ from dataclasses import replace
 from tests.made_jobs.operations import (
     Batch,
     Collective,
-    Group,
+    Compute,
     Operation,
     Program,
     Sleep,
     StickDevice,
     Synchronize,
     Transfer,
+    exchange,
 )
 from tests.made_jobs.programs import Layout
 from tests.made_jobs.simulate import Job
@@ -125,6 +126,20 @@ def device_stuck(job: Job, ranks: Iterable[int], group: str, nth: int = 0) -> Jo
     return _insert(job, ranks, lambda program: place(program, group, nth), StickDevice())
 
 
+def slowed(job: Job, rank: int, delay_ns: int, every: int = 1) -> Job:
+    """A rank whose work before its steps takes longer, each time or every few times."""
+    program: Program = []
+    count = 0
+    for step in job.programs[rank]:
+        if isinstance(step, Compute):
+            count += 1
+            if count % every == 0:
+                step = Compute(step.duration_ns + delay_ns)
+        program.append(step)
+    job.programs[rank] = program
+    return job
+
+
 def swapped(job: Job, ranks: Iterable[int], first: str, second: str, nth: int = 0) -> Job:
     """The ranks enter two groups in the opposite order."""
     for rank in ranks:
@@ -146,26 +161,6 @@ def all_to_all(layout: Layout, job: Job, group: str, *, uneven: bool = True) -> 
     return job
 
 
-def exchange(group: Group, rank: int, uneven: bool = True) -> Collective:
-    """A legal all-to-all: what one member sends is what the other expects."""
-
-    def rows(sender: int, receiver: int) -> int:
-        return 4 + ((3 * sender + receiver) % 5 if uneven else 0)
-
-    me = group.members.index(rank)
-    size = len(group.members)
-    sent = tuple(rows(me, to) for to in range(size))
-    received = tuple(rows(source, me) for source in range(size))
-    return Collective(
-        group,
-        "all_to_all",
-        ((sum(sent), 16),),
-        ((sum(received), 16),),
-        input_splits=sent,
-        output_splits=received,
-    )
-
-
 def other_splits(job: Job, ranks: Iterable[int], group: str) -> Job:
     """The ranks send a row more to their first peers than those expect."""
 
@@ -173,7 +168,9 @@ def other_splits(job: Job, ranks: Iterable[int], group: str) -> Job:
         return next(
             where
             for where, step in enumerate(program)
-            if isinstance(step, Collective) and step.operation == "all_to_all"
+            if isinstance(step, Collective)
+            and step.operation == "all_to_all"
+            and step.group.description == group
         )
 
     def change(step: Collective) -> Operation:

@@ -45,6 +45,26 @@ class Collective:
         return (self.operation, numel(self.inputs), self.dtype)
 
 
+def exchange(group: Group, rank: int, uneven: bool = True) -> Collective:
+    """A legal all-to-all: what one member sends is what the other expects."""
+
+    def rows(sender: int, receiver: int) -> int:
+        return 4 + ((3 * sender + receiver) % 5 if uneven else 0)
+
+    me = group.members.index(rank)
+    size = len(group.members)
+    sent = tuple(rows(me, to) for to in range(size))
+    received = tuple(rows(source, me) for source in range(size))
+    return Collective(
+        group,
+        "all_to_all",
+        ((sum(sent), 16),),
+        ((sum(received), 16),),
+        input_splits=sent,
+        output_splits=received,
+    )
+
+
 @dataclass(frozen=True)
 class Transfer:
     """A send or recv; ``peer`` is a global rank."""

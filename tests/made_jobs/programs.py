@@ -13,17 +13,22 @@ from tests.made_jobs.operations import (
     Program,
     Synchronize,
     Transfer,
+    exchange,
 )
 from tests.made_jobs.simulate import Job
 
 
 @dataclass(frozen=True)
 class Layout:
-    """TP x DP x PP ranks, tensor parallel ranks next to each other, stages outermost."""
+    """TP x DP x PP ranks, tensor parallel ranks next to each other, stages outermost.
+
+    ``ep`` neighbors of each data parallel group hold the experts of a layer between them.
+    """
 
     tp: int
     dp: int
     pp: int
+    ep: int = 1
 
     @property
     def world(self) -> int:
@@ -47,6 +52,9 @@ class Layout:
             found.append(("dp", tuple(self.rank(t, d, p) for d in range(self.dp))))
         for t, d in product(range(self.tp), range(self.dp)):
             found.append(("pp", tuple(self.rank(t, d, p) for p in range(self.pp))))
+        for t, p, first in product(range(self.tp), range(self.pp), range(0, self.dp, self.ep)):
+            experts = range(first, first + self.ep)
+            found.append(("ep", tuple(self.rank(t, d, p) for d in experts)))
         return [
             Group(str(at), kind, members)
             for at, (kind, members) in enumerate(found)
@@ -122,6 +130,8 @@ def _step(
                     ((8, width),),
                 ),
             ]
+        if "ep" in mine:
+            program += [exchange(mine["ep"], rank), exchange(mine["ep"], rank, uneven=False)]
         return program
 
     program: Program = []

@@ -24,7 +24,7 @@ from fr_analysis.attribute.evidence import Describer
 from fr_analysis.attribute.group_creation import NEW_GROUP, find_group_creation
 from fr_analysis.attribute.siblings import Siblings
 from fr_analysis.attribute.stragglers import find_stragglers
-from fr_analysis.attribute.waits import Wait, WaitFinder, cycles, reachable
+from fr_analysis.attribute.waits import Wait, WaitFinder, components, cycles, reachable
 from fr_analysis.diagnosis import (
     AttributionState,
     Condition,
@@ -62,6 +62,7 @@ class _Attribution:
         }
         for found in self.disagreements.values():
             self._add_waits_in(found, finder)
+        self._add_waits_ended_by_abort(finder)
         self._find_odd_alone()
         self.disputes = find_membership_disputes(progress, self.waits.values())
         self.edges = self._edges()
@@ -80,10 +81,26 @@ class _Attribution:
         """
         awaited = {target for wait in self.waits.values() for target in wait.targets}
         for rank in (rank for side in found.sides for rank in side):
-            if found.number is not None and rank in awaited - self.waits.keys():
+            known = self.waits.get(rank)
+            if found.number is None or (known is None and rank not in awaited):
+                continue
+            if known is None or known.marked_complete:
                 wait = finder.in_disagreement(rank, found.group, found.number)
+                if wait is not None and (known is None or wait.row < known.row):
+                    self.waits[rank] = wait
+
+    def _add_waits_ended_by_abort(self, finder: WaitFinder) -> None:
+        """Let awaited ranks wait in what the abort marked as complete on all members."""
+        todo = list(self.waits.values())
+        while todo:
+            waiting = todo.pop()
+            for rank in waiting.targets:
+                if rank in self.waits or rank not in self.trace.dumps:
+                    continue
+                wait = finder.ended_with(rank, waiting)
                 if wait is not None:
                     self.waits[rank] = wait
+                    todo.append(wait)
 
     def _find_odd_alone(self) -> None:
         """Where all peers' dumps are lost, let other groups of the kind be the majority."""
@@ -143,15 +160,30 @@ class _Attribution:
         lost = {rank for rank in awaited if rank not in dumps}
         causes = {rank for rank in awaited - lost if not self.edges.get(rank)}
         causes |= {rank for found in self.disagreements.values() for rank in found.odd}
-        if not lost or not causes:
+        if not lost:
             return
         blocked = {rank for rank in self.waits if reachable(rank, self.edges) & causes} | causes
-        for rank in lost:
-            if any(
+        for rank in sorted(lost):
+            # A cause that waits for the lost rank itself does not account for it.
+            accounts = tuple(c for c in sorted(causes) if rank not in reachable(c, self.edges))
+            if accounts and any(
                 rank in group.members and blocked & set(group.members)
                 for group in self.progress.groups.groups
             ):
-                self.edges[rank] = tuple(sorted(causes))
+                self.edges[rank] = accounts
+        self._explain_by_deadlocks(lost)
+
+    def _explain_by_deadlocks(self, lost: set[int]) -> None:
+        """Let ranks that wait for lost dumps only wait for those that block each other."""
+        among_known = {
+            rank: tuple(target for target in targets if target not in lost)
+            for rank, targets in self.edges.items()
+            if rank not in lost
+        }
+        blocking = {rank for members in components(among_known) for rank in members}
+        for rank, targets in self.edges.items():
+            if blocking and targets and not among_known.get(rank, targets):
+                self.edges[rank] = tuple(sorted(blocking - {rank}))
 
     # -- causes ---------------------------------------------------------------------
 
@@ -326,7 +358,17 @@ class _Attribution:
         """
         if len(waiting) == 1 and self._could_be_ahead(group, number, waiting, missing):
             return waiting
-        return ()
+        # Of two, the one that waits, where the other has come as far as most ranks of the job.
+        two = len(waiting) == len(missing) == 1 and number is not None
+        return waiting if two and self._ended_like_most(missing[0]) else ()
+
+    def _ended_like_most(self, rank: int) -> bool:
+        """Whether most ranks wait in nothing and have called as much as an idle rank has."""
+        idle = self.trace.dumps.keys() - self.waits.keys()
+        if rank not in idle:
+            return False
+        alike = [other for other in idle if self.siblings.same_counts(rank, other)]
+        return 2 * len(alike) > len(self.progress.groups.world)
 
     def _add_cycles(self) -> None:
         """Ranks that wait for each other."""
@@ -357,11 +399,15 @@ class _Attribution:
     def _odd_of_cycle(self, kind: FaultKind, inside: list[Wait]) -> tuple[int, ...]:
         """Who of a cycle is to blame; empty where nothing tells."""
         members = tuple(wait.rank for wait in inside)
+        known = tuple(r for r in members if self.conditions.get(r) is Condition.DISAGREES)
+        if known:
+            return known
         odd = self.siblings.odd_ones(members)
         if odd:
             return odd
         if kind is FaultKind.P2P_CYCLE:
-            return members
+            # Where a ring has lost the oldest, those that are left may not be each other's.
+            return () if any(map(self._may_have_lost_its_wait, members)) else members
         if kind is FaultKind.P2P_UNMATCHED:
             # One end is in a transfer, the other in a collective: which of them is wrong
             # to be where it is, the dumps cannot tell.
@@ -371,12 +417,29 @@ class _Attribution:
         )
         if everyone:
             odd, _ = split_sides({wait.rank: wait.group for wait in inside})
-        outside = any(
-            rank not in members and reachable(rank, self.edges) & set(members)
-            for rank in self.edges
-        )
-        # Two ranks of two: each waits for the other, and both are in it alike.
-        return odd or (members if len(members) == 2 and not outside else ())
+        # A job of two: each waits for the other, and both are in it alike.
+        return odd or (members if len(members) == 2 == len(self.progress.groups.world) else ())
+
+    def _may_have_lost_its_wait(self, rank: int) -> bool:
+        """Whether a rank's ring begins amid operations that wait, so that the oldest may be gone.
+
+        Its own counters tell where the oldest must be; dumps of active entries begin there too.
+        """
+        dump = self.trace.dumps[rank]
+        operations = dump.operations
+        if not len(operations) or operations.record[0] <= 0:
+            return False
+        pending = operations.completion == Completion.PENDING
+        if not pending[0]:
+            return False
+        for local, status in enumerate(dump.statuses):
+            if status is None:
+                return True
+            held = operations.number[pending & ~operations.is_p2p & (operations.group == local)]
+            next_one = status.last_completed + 1
+            if status.last_enqueued >= next_one and int(held.min(initial=_ENDLESS)) > next_one:
+                return True
+        return False
 
     def _add_stuck_devices(self) -> None:
         """Operations that all members joined and that nothing holds up."""
@@ -401,7 +464,11 @@ class _Attribution:
                 self._add_front(group, number, tuple(wait.rank for wait in waits), ())
                 self.undecided = True
                 continue
-            behind = tuple(w.rank for w in waits if w.finished or w.not_begun)
+            behind = tuple(
+                w.rank
+                for w in waits
+                if (w.finished or w.not_begun) and not self._may_have_lost_its_wait(w.rank)
+            )
             joined = len(self.progress.groups.groups[group].members)
             suspects = behind if len(behind) < joined else ()
             self._blame(suspects, Condition.DEVICE)
@@ -528,6 +595,7 @@ class _Attribution:
         return self.describe.suspect(rank, self.conditions[rank])
 
 
+_ENDLESS = np.iinfo(np.int64).max
 _NAMELESS = frozenset(
     {
         FaultKind.OPERATION_MISMATCH,

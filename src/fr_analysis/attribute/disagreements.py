@@ -211,6 +211,10 @@ def find_membership_disputes(progress: Progress, waits: Iterable[Wait]) -> dict[
 def _without_group(progress: Progress, wait: Wait) -> tuple[int, ...]:
     """Members that a rank waits for although they list their groups and not this one."""
     found = []
+    waiting = progress.trace.dumps[wait.rank]
+    local = progress.groups.of_rank[wait.rank].index(wait.group)
+    if waiting.declared_members[local] is None:
+        return ()  # a recorder that does not list groups
     for rank in wait.absent:
         dump = progress.trace.dumps.get(rank)
         if dump is None or wait.group in progress.groups.of_rank[rank]:

@@ -8,6 +8,7 @@ their role do: the one whose recorded order of operations departs from theirs is
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from fr_analysis.attribute.disagreements import Disagreement
@@ -44,13 +45,13 @@ class Siblings:
             disputed: the ranks.
 
         Returns:
-            The odd ones; empty where the others' record does not tell, or tells it of all.
+            The odd ones; empty where the others' record does not tell, or tells it of most.
         """
         disputed = tuple(disputed)
         known = [rank for rank in disputed if rank in self._progress.trace.dumps]
         judge = self._is_odd if all(map(self._has_history, known)) else self._counts_oddly
         odd = tuple(rank for rank in known if judge(rank, set(disputed)))
-        return odd if len(odd) < len(disputed) else ()
+        return odd if 2 * len(odd) <= len(disputed) else ()
 
     def _has_history(self, rank: int) -> bool:
         """Whether complete operations were dumped too, not only active ones."""
@@ -77,6 +78,10 @@ class Siblings:
                 return False
             found = True
         return found
+
+    def same_counts(self, rank: int, other: int) -> bool:
+        """Whether two ranks called equally many collectives in each kind of group."""
+        return self._counts(rank) == self._counts(other)
 
     def _counts(self, rank: int) -> dict[str, int]:
         groups = self._progress.groups
@@ -218,12 +223,12 @@ class Siblings:
             found: a disagreement of equal sides.
 
         Returns:
-            The ranks that differ from what all groups of the same kind and size called at
-            this number; empty where those differ too, or where there are none.
+            The ranks that differ from what most ranks in groups of the same kind and size called
+            at this number; empty where no call has a majority there.
         """
         if found.number is None or found.kind is FaultKind.SPLIT_MISMATCH:
             return ()
-        right = self._called_elsewhere(found.group, found.number)
+        right = self._called_elsewhere(found.group, found.number, _MOST)
         called = self._called(found.group, found.number)
         odd = tuple(rank for rank, value in sorted(called.items()) if value != right)
         return odd if right is not None and 0 < len(odd) < len(called) else ()
@@ -238,7 +243,7 @@ class Siblings:
             The disagreement, whose odd side are all ranks known to have joined; None where
             they called what other groups did, or where that does not tell.
         """
-        right = self._called_elsewhere(group, number)
+        right = self._called_elsewhere(group, number, _ALL)
         called = self._called(group, number)
         if right is None or len(right) != 1 or len(called) == 0 or right in called.values():
             return None
@@ -253,18 +258,20 @@ class Siblings:
         rest = tuple(m for m in self._progress.groups.groups[group].members if m not in called)
         return Disagreement(kind, group, number, odd, (rest, odd), settled=True)
 
-    def _called_elsewhere(self, group: int, number: int) -> tuple[Agreement, ...] | None:
-        """What all other groups of a kind and size called at a number, if all called the same."""
+    def _called_elsewhere(
+        self, group: int, number: int, share: float
+    ) -> tuple[Agreement, ...] | None:
+        """What more than a share of the ranks in other groups of a kind and size called."""
         groups = self._progress.groups.groups
         kind, size = _kind(groups[group]), len(groups[group].members)
-        elsewhere: set[tuple[Agreement, ...]] = set()
-        voters = 0
+        elsewhere: Counter[tuple[Agreement, ...]] = Counter()
         for other in groups:
             if other.index != group and len(other.members) == size and _kind(other) == kind:
-                called = self._called(other.index, number)
-                elsewhere.update(called.values())
-                voters += bool(called)
-        return elsewhere.pop() if len(elsewhere) == 1 and voters else None
+                elsewhere.update(self._called(other.index, number).values())
+        for called, votes in elsewhere.most_common(1):
+            if votes > share * elsewhere.total():
+                return called
+        return None
 
     def _called(self, group: int, number: int) -> dict[int, tuple[Agreement, ...]]:
         called: dict[int, tuple[Agreement, ...]] = {}
@@ -277,6 +284,9 @@ def _kind(group: ProcessGroup) -> str:
     return group_kind(group.name, len(group.members))
 
 
+_MOST = 1 / 2
+_ALL = 0.999_999
+"""Where nobody in the group itself stands for it, nobody elsewhere may stand against it."""
 _MOST_VOTERS = 8
 _MOST_COMPARED = 64
 """More members of a group say nothing new."""

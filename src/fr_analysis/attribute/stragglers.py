@@ -53,12 +53,15 @@ def find_stragglers(progress: Progress) -> list[Lateness]:
         One lateness per rank: of the group in which it cost most.
     """
     found: dict[int, Lateness] = {}
-    own = _own_times(progress)
+    timed = _ends_recorded(progress)
+    own = _own_times(progress, timed)
+    # Of two whose clocks may differ, nothing tells which is late at which of the calls.
+    least = 2 if timed else 3
     spans = {rank: _span(dump) for rank, dump in progress.trace.dumps.items()}
     for index in distinct(progress.group).tolist():
         group = progress.groups.groups[index]
         members = np.array(group.members)
-        if len(members) < 2:
+        if len(members) < least:
             continue
         rows = whole_collectives(progress, group.index, group.members)
         rows = rows[(own[rows] != UNKNOWN).all(axis=1)]
@@ -92,9 +95,21 @@ def _span(dump: RankDump) -> int:
     return int(created.max() - created.min()) if len(created) else 0
 
 
-def _own_times(progress: Progress) -> IntColumn:
-    """Per row of the table of collectives, the rank's own time before it joined, or UNKNOWN."""
-    ends = _ends(progress)
+def _ends_recorded(progress: Progress) -> bool:
+    """Whether the recorders say when operations ended."""
+    return any(
+        bool((dump.operations.completed_ns != UNKNOWN).any())
+        for dump in progress.trace.dumps.values()
+    )
+
+
+def _own_times(progress: Progress, timed: bool) -> IntColumn:
+    """Per row of the table of collectives, the rank's own time before it joined, or UNKNOWN.
+
+    Where no ends are recorded, only after an operation of the same group: the rank's distance
+    from that group's members is in both times then, and falls out.
+    """
+    ends = _ends(progress, timed)
     all_ranks = EndToEnd(progress.trace)
     started = all_ranks.column(lambda operations: operations.started_ns)
     created = all_ranks.column(lambda operations: operations.created_ns)
@@ -106,11 +121,15 @@ def _own_times(progress: Progress) -> IntColumn:
         if len(ends[rank])
     ]
     ended = np.concatenate([np.zeros(0, dtype=np.int64), *before])
-    own = np.where((ended != UNKNOWN) & (joined != UNKNOWN), np.maximum(0, joined - ended), UNKNOWN)
+    known = (ended != UNKNOWN) & (joined != UNKNOWN)
+    if not timed:
+        group = all_ranks.column(lambda operations: operations.group)
+        known[1:] &= group[1:] == group[:-1]
+    own = np.where(known, np.maximum(0, joined - ended), UNKNOWN)
     return own[all_ranks.places(progress)]
 
 
-def _ends(progress: Progress) -> dict[int, IntColumn]:
+def _ends(progress: Progress, timed: bool) -> dict[int, IntColumn]:
     """When each rank's operations ended, on its own clock; UNKNOWN where nothing tells.
 
     Where no completion is recorded, a collective ended for everyone when its last member
@@ -119,7 +138,7 @@ def _ends(progress: Progress) -> dict[int, IntColumn]:
     ends = {
         rank: dump.operations.completed_ns.copy() for rank, dump in progress.trace.dumps.items()
     }
-    if any((column != UNKNOWN).any() for column in ends.values()):
+    if timed:
         return ends
     all_ranks = EndToEnd(progress.trace)
     created = all_ranks.column(lambda operations: operations.created_ns)

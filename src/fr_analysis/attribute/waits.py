@@ -20,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fr_analysis.match.columns import EndToEnd
-from fr_analysis.match.p2p import PendingTransfer, match_transfers
+from fr_analysis.match.p2p import PendingTransfer, match_transfers, peer_rank
 from fr_analysis.match.progress import NEVER, Join, Progress
-from fr_analysis.match.semantics import ROOTED, operation_name
+from fr_analysis.match.semantics import ROOTED, operation_name, point_to_point
 from fr_analysis.trace import UNKNOWN, Completion, IntColumn, Operations, Signature, distinct
 
 
@@ -55,7 +55,10 @@ class Wait:
         """The ranks it waits for: those that dumps tell, else those without one."""
         if self.finished and not self.absent:
             return ()
-        return self.absent or self.held_up or self.unknown
+        if self.absent or self.held_up:
+            return self.absent or self.held_up
+        # What its own device has not begun while others have, no rank without a dump holds up.
+        return () if self.not_begun else self.unknown
 
 
 class WaitFinder:
@@ -118,17 +121,57 @@ class WaitFinder:
                 found[index] = frozenset(behind)
         return found
 
-    def in_disagreement(self, rank: int, group: int, number: int) -> Wait | None:
-        """The wait of a rank whose newest operation is one that its members disagree on.
+    def ended_with(self, rank: int, waiting: Wait) -> Wait | None:
+        """The wait of a rank whose operations an abort ended, as it ended another rank's wait.
 
-        Marked complete or not: after a timeout such marks say nothing.
+        Its oldest one that took as long as that wait: it was there before the wait began, and
+        was marked as complete by the same timeout. Only the spans are compared, no clocks.
         """
-        row = len(self._trace.dumps[rank].operations) - 1
+        operations = self._trace.dumps[waiting.rank].operations
+        begun, ended = (
+            int(column[waiting.row]) for column in (operations.created_ns, operations.completed_ns)
+        )
+        if not waiting.marked_complete or UNKNOWN in (begun, ended):
+            return None
+        mine = self._trace.dumps[rank].operations
+        spans = mine.completed_ns - mine.created_ns
+        as_long = _completed_late(mine) & (spans >= ended - begun - ABORT_NS)
+        rows = np.flatnonzero(as_long).tolist()
+        return self._ended(rank, rows[0]) if rows else None
+
+    def _ended(self, rank: int, row: int) -> Wait:
+        """The wait in an operation that an abort ended."""
+        progress = self._progress
+        at = np.flatnonzero((progress.rank == rank) & (progress.row == row))
+        if len(at):
+            self._numbers[rank][row] = int(progress.group[at[0]]), int(progress.number[at[0]])
+            return self._judge(rank, row)
+        dump = self._trace.dumps[rank]
+        group = progress.groups.of_rank[rank][dump.operations.group[row]]
+        transfer = point_to_point(dump.signatures[dump.operations.signature[row]].operation)
+        peer = peer_rank(progress.groups.groups[group], rank, transfer) if transfer else None
+        return Wait(
+            rank,
+            row,
+            group,
+            None,
+            held_up=() if peer is None else (peer,),
+            marked_complete=True,
+        )
+
+    def in_disagreement(self, rank: int, group: int, number: int) -> Wait | None:
+        """The wait of a rank in an operation that its members disagree on.
+
+        Marked complete or not: after a timeout such marks say nothing. It is the rank's newest
+        operation, or one that the abort ended.
+        """
+        operations = self._trace.dumps[rank].operations
         for join in self._progress.joins(group, number):
-            if join.rank == rank and join.row == row:
-                late = bool(_completed_late(self._trace.dumps[rank].operations)[row])
-                if join.completion is not Completion.COMPLETED or late:
-                    return Wait(rank, row, group, number, marked_complete=True)
+            if join.rank == rank:
+                late = bool(_completed_late(operations)[join.row])
+                is_last = join.row == len(operations) - 1
+                if late or (is_last and join.completion is not Completion.COMPLETED):
+                    return Wait(rank, join.row, group, number, marked_complete=True)
         return None
 
     def _decisive(self, found: list[Wait]) -> Wait:
@@ -176,8 +219,18 @@ class WaitFinder:
             newest = progress.number == np.array(last, dtype=np.int64)[part.reshape(-1)]
             # What any member has left behind is over.
             newest &= progress.number == self._furthest()[progress.group]
-            weak = (completion == Completion.RETIRED) | (completion == Completion.UNKNOWN) | late
-            wanted |= newest & weak & np.isin(progress.group, list(incomplete))
+            # torch's Gloo retires what timed out, and after that its rank calls nothing more.
+            lengths = np.array([len(dump.operations) for dump in self._trace.dumps.values()])
+            final = dict(zip(self._trace.dumps, (lengths - 1).tolist(), strict=True))
+            is_last = progress.row == np.array([final[r] for r in progress.rank.tolist()])
+            weak = (completion == Completion.RETIRED) & is_last
+            weak |= completion == Completion.UNKNOWN
+            # Whatever an abort ended may lack that member; what was done in time is over.
+            done = np.full(len(progress.advances), NEVER, dtype=np.int64)
+            in_time = (completion == Completion.COMPLETED) & ~late
+            np.maximum.at(done, progress.group[in_time], progress.number[in_time])
+            weak = newest & weak | late & (progress.number > done[progress.group])
+            wanted |= weak & np.isin(progress.group, list(incomplete))
         for at in np.flatnonzero(wanted):
             place = int(progress.group[at]), int(progress.number[at])
             table[int(progress.rank[at])][int(progress.row[at])] = place
@@ -261,6 +314,7 @@ class WaitFinder:
                 group,
                 number,
                 absent=absent,
+                held_up=() if absent else self._held_up_late(rank, group, number),
                 unknown=unknown,
                 marked_complete=bool(completion != Completion.PENDING),
             )
@@ -269,7 +323,7 @@ class WaitFinder:
         for member in self._progress.groups.groups[group].members:
             if member == rank or member in unknown:
                 continue
-            if self._finished(member, group, number, joins.get(member)):
+            if self._finished(member, group, joins.get(member), joins[rank], number):
                 finished.append(member)
             elif self._held_up(member, joins.get(member), joins[rank]):
                 held_up.append(member)
@@ -285,12 +339,30 @@ class WaitFinder:
             not_begun=others_begun and not joins[rank].started and self._timed,
         )
 
-    def _finished(self, member: int, group: int, number: int, join: Join | None) -> bool:
+    def _held_up_late(self, rank: int, group: int, number: int) -> tuple[int, ...]:
+        """Members that an abort ended in this operation and in an older one in front of it."""
+        return tuple(
+            member
+            for member, join in sorted(self._joins(group, number).items())
+            if member != rank
+            and bool(_completed_late(self._trace.dumps[member].operations)[join.row])
+            and self._oldest.get(member, join.row) < join.row
+        )
+
+    def _finished(
+        self, member: int, group: int, join: Join | None, mine: Join, number: int
+    ) -> bool:
         if join is not None:
             return join.completion == Completion.COMPLETED
-        # It joined but holds no entry: completed ones are left out of onlyActive dumps.
-        operations = self._trace.dumps[member].operations
-        return not (operations.completion > Completion.PENDING).any()
+        # It joined but holds no entry: completed ones are left out of onlyActive dumps, and a
+        # ring may have lost one that is pending. The member's own counter tells, where it counts
+        # as the match does.
+        dump = self._trace.dumps[member]
+        local = self._progress.groups.of_rank[member].index(group)
+        status = dump.statuses[local]
+        if status and status.last_enqueued != UNKNOWN and mine.recorded_number == number:
+            return status.last_completed >= number
+        return not (dump.operations.completion > Completion.PENDING).any()
 
     def _held_up(self, member: int, join: Join | None, mine: Join) -> bool:
         if join is None or join.completion != Completion.PENDING:
@@ -349,10 +421,19 @@ def reachable(start: int, edges: dict[int, tuple[int, ...]]) -> set[int]:
 
 
 def cycles(edges: dict[int, tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Sets of ranks that wait for each other and for nobody else.
+    """Sets of ranks that wait for each other and for nobody else."""
+    return [
+        members
+        for members in components(edges)
+        if all(target in members for rank in members for target in edges.get(rank, ()))
+    ]
 
-    They are the strongly connected components of more than one rank that no edge leaves
-    (Tarjan's algorithm, without recursion).
+
+def components(edges: dict[int, tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Sets of ranks that wait for each other, and maybe for others.
+
+    They are the strongly connected components of more than one rank (Tarjan's algorithm,
+    without recursion).
     """
     index: dict[int, int] = {}
     low: dict[int, int] = {}
@@ -389,7 +470,6 @@ def cycles(edges: dict[int, tuple[int, ...]]) -> list[tuple[int, ...]]:
                         component.add(member)
                         if member == node:
                             break
-                    leaves = any(t not in component for m in component for t in edges.get(m, ()))
-                    if len(component) > 1 and not leaves:
+                    if len(component) > 1:
                         components.append(tuple(sorted(component)))
     return components
