@@ -33,7 +33,9 @@ def commit(folder: Path, conf: str, page: str = "Page\n====\n") -> Path:
     return folder
 
 
-def test_each_build_begins_from_nothing_and_its_answers_are_compared(tmp_path: Path) -> None:
+def test_each_build_begins_from_nothing_and_its_answers_are_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     tries = tmp_path / "tries"
     (tmp_path / "site").mkdir()
     site = commit(
@@ -41,12 +43,19 @@ def test_each_build_begins_from_nothing_and_its_answers_are_compared(tmp_path: P
         f"tries = pathlib.Path({str(tries)!r})\n"
         "seen = tries.read_text() if tries.exists() else ''\n"
         "tries.write_text(seen + 'x')\n"
-        "(folder / 'fr_analysis.txt').write_text('no' if seen == 'xx' else 'yes')\n",
+        "suspect = 3 if seen == 'xx' else 2\n"
+        "evidence = f'    the others waited 1.{len(seen)} s for it'\n"
+        "text = f'FAULT: suspect rank {suspect}.\\n{evidence}\\n'\n"
+        "(folder / 'fr_analysis.txt').write_text(text)\n",
     )
     series = build_in_a_row(site, 3)
     assert tries.read_text() == "xxx"
     (row,) = as_table([series]).rows
     assert row[:4] == ("one after the other", "3", "0", "1")
+    out = capsys.readouterr().out
+    assert (
+        "page/fr_analysis.txt: ['FAULT: suspect rank 3.'] after ['FAULT: suspect rank 2.']" in out
+    )
 
 
 def test_a_warning_fails_a_build_also_beside_others(
@@ -65,6 +74,6 @@ def test_a_build_that_hangs_has_failed(tmp_path: Path) -> None:
 
 
 def test_answers_are_compared_with_the_first_build_that_ended() -> None:
-    failed, yes = Build(True, 1.0, {}), Build(False, 2.0, {"page": "yes"})
+    failed, yes = Build(True, 1.0, {}), Build(False, 2.0, {"page": ["yes"]})
     (row,) = as_table([Series("so", [failed, yes, yes])]).rows
     assert row[1:] == ("3", "1", "0", "2 s", "2 s")

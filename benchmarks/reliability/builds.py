@@ -12,12 +12,13 @@ import argparse
 import json
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,7 +33,10 @@ DEADLINE_S = 1800
 LAST_LINES = 30
 """Of a failed build's output, shown."""
 
-Answers = Mapping[str, str]
+_CONCLUSION = re.compile(r"^(?:\S|  rank \d+: |  victims: ).*", re.MULTILINE)
+"""Lines of an answer but for its evidence: measured times, and the line that a rank was just at."""
+
+Answers = Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,10 @@ class Series:
         """What the table says of them; their answers are compared with that build's."""
         ended = [build for build in self.builds if not build.failed]
         others = [build for build in ended if build.answers != first.answers]
+        for build in others:
+            for name in sorted({*build.answers, *first.answers}):
+                if build.answers.get(name) != first.answers.get(name):
+                    print(f"{name}: {build.answers.get(name)} after {first.answers.get(name)}")
         seconds = [build.seconds for build in ended]
         return (
             self.how,
@@ -67,14 +75,16 @@ class Series:
 
 
 def read_answers(captures: Path) -> Answers:
-    """What the analyzer said of every run of a build, by the file that holds it."""
+    """What the analyzer concluded from every run of a build, by the file that holds it."""
     said = {}
     for file in captures.rglob("fr_analysis*.txt"):
-        said[str(file.relative_to(captures))] = file.read_text("utf-8")
+        said[file] = file.read_text("utf-8")
     for file in captures.rglob("shown.json"):
         shown = json.loads(file.read_text("utf-8"))
-        said[str(file.relative_to(captures))] = shown["verdict"] + shown["fixed_verdict"]
-    return said
+        said[file] = f"{shown['verdict']}\n{shown['fixed_verdict']}"
+    return {
+        str(file.relative_to(captures)): _CONCLUSION.findall(text) for file, text in said.items()
+    }
 
 
 def build_once(root: Path, deadline_s: float = DEADLINE_S) -> Build:
@@ -174,16 +184,23 @@ def main() -> int:
         1 where a build failed or gave another answer, else 0.
     """
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--builds", type=int, default=20, help="in a row (20)")
+    parser.add_argument("--builds", type=int, default=20, help="in a row (20); 0 for none")
     parser.add_argument("--side-by-side", type=int, default=3, help="at once (3); 0 for none")
     options = parser.parse_args()
-    series = [build_in_a_row(ROOT, options.builds)]
-    if options.side_by_side:
-        series.append(build_side_by_side(ROOT, options.side_by_side))
-    table = as_table(series)
+    if not options.builds and not options.side_by_side:
+        parser.error("nothing to build")
     command = f"python -m benchmarks.reliability.builds --builds {options.builds}"
     command += f" --side-by-side {options.side_by_side}"
-    keep("builds", command, [table], ["torch", "sphinx", "sphinx-gallery"])
+    series: list[Series] = []
+    for build, number in (
+        (build_in_a_row, options.builds),
+        (build_side_by_side, options.side_by_side),
+    ):
+        if number:
+            series.append(build(ROOT, number))
+            table = as_table(series)
+            # What takes so long is kept as soon as it is known.
+            keep("builds", command, [table], ["torch", "sphinx", "sphinx-gallery"])
     return int(any(row[2:4] != ("0", "0") for row in table.rows))
 
 
