@@ -174,7 +174,7 @@ def test_an_audit_passes_where_nothing_is_vulnerable(installed: Path) -> None:
 
 
 def test_an_audit_that_reaches_no_service_says_so(installed: Path) -> None:
-    done = make(installed, "audit", HTTPS_PROXY="http://127.0.0.1:9")
+    done = make(installed, "audit", https_proxy="http://127.0.0.1:9")
     assert "nothing was audited: the vulnerability service is not reachable" in complaint(done)
 
 

@@ -201,7 +201,7 @@ def builds(folder: Path, patch: Patch) -> Iterator[str]:
     (folder / "alone").mkdir()
     copy_checkout(folder / "alone")
     lend_packages(folder / "alone")
-    yield make(folder / "alone", "audit", HTTPS_PROXY="http://127.0.0.1:9").stdout
+    yield make(folder / "alone", "audit", https_proxy="http://127.0.0.1:9").stdout
     (folder / "bare").mkdir()
     bare = [shutil.which("make") or "make", "browser"]
     yield subprocess.run(
