@@ -7,6 +7,10 @@ SITE := _build/html
 PORT ?= 8000
 # Between the tries of linkcheck-external, in seconds.
 PAUSE ?= 60
+# Further options for audit, such as AUDIT='-s osv' to ask another service.
+AUDIT ?=
+# To leave out the check of the bill of materials, which takes most of its time: SBOM=--no-validate
+SBOM ?= --validate
 # -W: a warning is an error; --keep-going: show them all first; -n: a dangling reference is a warning.
 SPHINXOPTS ?= -W --keep-going -n
 
@@ -14,7 +18,7 @@ SPHINXOPTS ?= -W --keep-going -n
 LYCHEE = $(BIN)/lychee --root-dir $(CURDIR)/$(SITE)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup html test lint linkcheck linkcheck-external linklist compare bench bench-gate gallery-sync scenario urls readme browser screenshot serve clean
+.PHONY: help setup html test lint linkcheck linkcheck-external linklist compare bench bench-gate gallery-sync scenario urls readme browser screenshot lock audit sbom reliability serve clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,7 +27,8 @@ help:  ## list the targets
 setup: $(VENV)/.installed
 
 # Each step that can fail on a fresh machine says in one line what to do about it.
-$(VENV)/.installed: requirements.txt pyproject.toml
+# Hashes are checked of all but torch, which differs from machine to machine; see SECURITY.md.
+$(VENV)/.installed: requirements.lock requirements.txt pyproject.toml
 	@command -v $(PYTHON) >/dev/null || \
 	    { echo "make: no '$(PYTHON)' here; install Python 3.11 or newer, or name one: make PYTHON=/path/to/python3"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -32,7 +37,9 @@ $(VENV)/.installed: requirements.txt pyproject.toml
 	    { echo "make: $(PYTHON) has no venv module; on Debian or Ubuntu: apt-get install python3-venv"; exit 1; }
 	@echo "Installing into $(VENV) (a few minutes the first time) ..."
 	@$(PYTHON) -m venv $(VENV)
-	@sh .ci/with-progress $(VENV)/install.log $(BIN)/python -m pip install -r requirements.txt -e '.[dev]' || \
+	@sh .ci/with-progress $(VENV)/install.log sh -ec '\
+	    $(BIN)/python -m pip install --require-hashes --only-binary :all: -r requirements.lock; \
+	    $(BIN)/python -m pip install --no-build-isolation -r requirements.txt -e ".[dev]"' || \
 	    { grep -m1 '^ERROR' $(VENV)/install.log; \
 	      echo "make: packages could not be installed; check the network or the package index, then run make again (log: $(VENV)/install.log)"; exit 1; }
 	@touch $@
@@ -100,6 +107,28 @@ browser:  ## install Debian's Chromium, for pictures and tests of pages, where t
 
 screenshot: html  ## take the README's screenshot anew (needs Chromium)
 	@PYTHONPATH=src $(BIN)/python -c 'from site_build.browser import main; main()' $(SITE)/index.html _static/screenshot.png
+
+lock: setup  ## write requirements.lock anew, after a change of requirements.txt or pyproject.toml
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-build \
+	    --no-emit-package torch --system-certs --custom-compile-command 'make lock' --extra dev \
+	    requirements.txt pyproject.toml --output-file requirements.lock
+
+# Without --strict a package that could not be looked up would count as one without vulnerabilities.
+# pip-audit takes either hashes or none, and torch has none.
+audit: setup  ## look for known vulnerabilities of what is installed, for those with a network
+	@log=$$(mktemp); { sed -e '/--hash=/d' -e 's/ \\$$//' requirements.lock; grep '^torch==' requirements.txt; } | \
+	$(BIN)/pip-audit --strict --no-deps --disable-pip --progress-spinner off $(AUDIT) -r /dev/stdin 2>$$log && grep '^No known' $$log || \
+	    { grep '^Found' $$log || echo "make: nothing was audited: the vulnerability service is not reachable, or does not know a package (log: $$log)"; exit 1; }
+
+sbom: setup  ## list what .venv holds as a bill of materials (_build/sbom.json, CycloneDX)
+	@mkdir -p _build
+	@$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --mc-type application \
+	    --output-reproducible $(SBOM) -o _build/sbom.json $(BIN)/python
+
+reliability: setup browser  ## hostile files, made jobs, injected faults, builds in a row (hours; benchmarks/reliability)
+	@for part in hostile random_jobs injected_faults builds; do \
+	    $(BIN)/python -m benchmarks.reliability.$$part || exit; \
+	done
 
 clean:  ## remove everything the build made, but not .venv
 	@rm -rf _build intermediate

@@ -35,8 +35,12 @@ def read_from_storage():
 
 def dump():
     # In the place of NCCL's watchdog, which writes one when a collective is overdue.
-    time.sleep(1)
-    content = pickle.loads(torch._C._distributed_c10d._dump_fr_trace())
+    entered = 1 if rank == 1 else 2
+    while True:
+        content = pickle.loads(torch._C._distributed_c10d._dump_fr_trace())
+        if len(content["entries"]) == entered:
+            break
+        time.sleep(0.05)
     content["pg_config"] = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}
     pathlib.Path(f".rank_{rank}").write_bytes(pickle.dumps(content, protocol=2))
     os.rename(f".rank_{rank}", f"rank_{rank}")

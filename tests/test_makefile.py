@@ -19,12 +19,25 @@ from support import ROOT
 FIRST_OUTPUT_S = 5
 
 
+def copy_checkout(folder: Path) -> None:
+    """Copy just what set-up reads, and no .venv."""
+    for name in ("Makefile", "requirements.lock", "requirements.txt", "pyproject.toml"):
+        shutil.copy(ROOT / name, folder)
+    shutil.copytree(ROOT / ".ci", folder / ".ci")
+
+
+def lend_packages(checkout: Path) -> None:
+    """Have a checkout without .venv use what is installed for these tests."""
+    (checkout / ".venv").mkdir()
+    for name in ("bin", "lib", "pyvenv.cfg"):
+        (checkout / ".venv" / name).symlink_to(Path(sys.prefix) / name)
+    (checkout / ".venv" / ".installed").touch()
+
+
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A checkout with just what set-up reads, and no .venv."""
-    for name in ("Makefile", "requirements.txt", "pyproject.toml"):
-        shutil.copy(ROOT / name, tmp_path)
-    shutil.copytree(ROOT / ".ci", tmp_path / ".ci")
+    """A checkout in which nothing is installed."""
+    copy_checkout(tmp_path)
     return tmp_path
 
 
@@ -154,5 +167,16 @@ def test_a_build_with_everything_installed_has_output_at_once(checkout: Path) ->
 
 def test_help_lists_every_target(checkout: Path) -> None:
     done = make(checkout, "help")
-    for target in ("html", "test", "lint", "linkcheck", "urls", "serve", "clean"):
+    for target in (
+        "html",
+        "test",
+        "lint",
+        "linkcheck",
+        "urls",
+        "serve",
+        "lock",
+        "audit",
+        "sbom",
+        "clean",
+    ):
         assert f"make {target} " in done.stdout

@@ -152,11 +152,16 @@ def test_names_and_ends_what_a_successful_run_leaves_behind(
 
 def test_two_runs_side_by_side_share_no_port(tmp_path: Path) -> None:
     text = (
-        "import torch.distributed as dist\n"
+        "import pathlib, torch.distributed as dist\n"
         "dist.init_process_group('gloo'); dist.barrier()\n"
-        "print(os.environ['DEBUG_PORT'], os.environ['MASTER_PORT']); time.sleep(2)\n"
+        "print(os.environ['DEBUG_PORT'], os.environ['MASTER_PORT'])\n"
+        # Each run holds its ports until all ranks of both have met.
+        f"meeting = pathlib.Path({str(tmp_path / 'meeting')!r})\n"
+        "(meeting / str(os.getpid())).touch()\n"
+        "while len(list(meeting.iterdir())) < 4: time.sleep(0.05)\n"
         "dist.destroy_process_group()"
     )
+    (tmp_path / "meeting").mkdir()
     path = script(tmp_path, text)
     records: dict[str, RunRecord] = {}
 

@@ -18,7 +18,7 @@ from unittest.mock import Mock
 
 import pytest
 from tests.fr_analysis.live.fakes import answering, raw, store_page
-from tests.test_makefile import interpreter, make
+from tests.test_makefile import copy_checkout, interpreter, lend_packages, make
 
 from fr_analysis.cli import main
 from plain_dumps import dump, entry, write, write_job
@@ -210,8 +210,7 @@ def demos(folder: Path, patch: Patch) -> Iterator[str]:
 
 def builds(folder: Path, patch: Patch) -> Iterator[str]:
     """Machines that cannot build the site, and pages that do not tell what happens."""
-    for name in ("Makefile", "requirements.txt", "pyproject.toml"):
-        shutil.copy(ROOT / name, folder)
+    copy_checkout(folder)
     yield make(folder, "setup", "PYTHON=no-such-python").stdout
     for case in ("*version_info*) exit 1", "*ensurepip*) exit 1"):
         python = interpreter(folder, f'case "$*" in {case};; esac')
@@ -219,6 +218,10 @@ def builds(folder: Path, patch: Patch) -> Iterator[str]:
     nothing = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "0"}
     nothing |= {"PIP_CONFIG_FILE": os.devnull, "PIP_EXTRA_INDEX_URL": "", "PIP_FIND_LINKS": ""}
     yield make(folder, "setup", f"PYTHON={sys.executable}", **nothing).stdout
+    (folder / "alone").mkdir()
+    copy_checkout(folder / "alone")
+    lend_packages(folder / "alone")
+    yield make(folder / "alone", "audit", https_proxy="http://127.0.0.1:9").stdout
     (folder / "bare").mkdir()
     bare = [shutil.which("make") or "make", "browser"]
     yield subprocess.run(

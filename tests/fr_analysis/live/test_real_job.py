@@ -31,6 +31,9 @@ from rank_lab import WarmLauncher, run_ranks
 SCRIPT = Path(__file__).with_name("live_job.py")
 LATE_S = 1.0
 """How late the slow rank is in each step, see the script."""
+ENOUGH_LINES = 8
+"""Of a watch, to tell a slow job from a hung one."""
+MOVING = "moving: ranks 0-3 recorded 1 more operation"
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,26 @@ def wait_for(what: Callable[[], object], deadline_s: float = 60) -> None:
         time.sleep(0.05)
 
 
+def hear(process: subprocess.Popen[str], enough: Callable[[list[str]], object]) -> str:
+    """Read what the command says on standard error until that is enough, or its end."""
+    assert process.stderr
+    lines: list[str] = []
+    for line in process.stderr:
+        lines.append(line)
+        if enough(lines):
+            break
+    return "".join(lines)
+
+
+def await_end(process: subprocess.Popen[str], heard: str) -> Said:
+    """Read the rest, after what was heard already, and wait for the command's end."""
+    assert process.stdout
+    assert process.stderr
+    err = heard + process.stderr.read()
+    out = process.stdout.read()
+    return Said(process.wait(20), out, err, 0)
+
+
 def flush() -> None:
     """Let the ring buffers forget how long the job paused before: a pause of old is no hang."""
     time.sleep(5.5 * LATE_S)
@@ -124,10 +147,9 @@ def slow(job: Job) -> dict[str, Said]:
     """While it is slow: every step waits for rank 2."""
     watching = job.start("--watch", "0.5", "--stuck-after", "3")
     once = job.ask()
-    time.sleep(5)
+    heard = hear(watching, lambda lines: len(lines) >= ENOUGH_LINES and MOVING in "".join(lines))
     watching.send_signal(signal.SIGINT)
-    out, err = watching.communicate(timeout=20)
-    return {"once": once, "watch": Said(watching.returncode, out, err, 0)}
+    return {"once": once, "watch": await_end(watching, heard)}
 
 
 @pytest.fixture(scope="module")
@@ -181,10 +203,9 @@ def killed(job: Job, pages: object, hung: object) -> dict[str, Said]:
 def over(job: Job, killed: object) -> dict[str, Said]:
     """The job ends under a watch."""
     watching = job.start("--watch", "0.5", "--stuck-after", "50", "--timeout", "2")
-    time.sleep(2)
+    heard = hear(watching, bool)
     job.tell("end")
-    out, err = watching.communicate(timeout=40)
-    return {"watch": Said(watching.returncode, out, err, 0), "late": job.ask()}
+    return {"watch": await_end(watching, heard), "late": job.ask()}
 
 
 def test_a_slow_job_is_not_called_hung(slow: dict[str, Said]) -> None:
@@ -194,8 +215,8 @@ def test_a_slow_job_is_not_called_hung(slow: dict[str, Said]) -> None:
     assert watch.status == 130
     assert "FAULT" not in watch.out
     lines = watch.err.splitlines()
-    assert len(lines) >= 6
-    assert [line for line in lines if "moving: ranks 0-3 recorded 1 more operation" in line]
+    assert len(lines) >= ENOUGH_LINES
+    assert [line for line in lines if MOVING in line]
     assert not [line for line in lines if "stuck" in line]
 
 

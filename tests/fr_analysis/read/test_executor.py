@@ -59,11 +59,12 @@ class Cluster:
         ]
 
     def wait(self, count: int) -> None:
-        """Wait until workers are there."""
+        """Wait until the scheduler and so many workers are there."""
         from distributed import Client
 
         with Client(f"tcp://127.0.0.1:{self.port}", set_as_default=False) as client:
-            client.wait_for_workers(count, timeout=30)
+            if count:
+                client.wait_for_workers(count, timeout=30)
 
     def close(self) -> None:
         for process in (*self.workers, self.scheduler):
@@ -263,7 +264,7 @@ def test_a_cluster_without_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(executors, "PATIENCE_S", 1.0)
     empty = Cluster(tmp_path, {})
     try:
-        time.sleep(2)
+        empty.wait(0)
         with (
             pytest.raises(FrAnalysisError, match="the cluster has no workers"),
             executors.open_executor(empty.url),
