@@ -26,10 +26,13 @@ def sphinx_build(source: Path, output: Path, **env: str) -> subprocess.Completed
     )
 
 
-def fr_analysis(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+def fr_analysis(
+    *arguments: object, cwd: Path | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
     """Run the command in a process of its own."""
     return subprocess.run(
         [sys.executable, "-m", "fr_analysis", *map(str, arguments)],
+        cwd=cwd,
         capture_output=True,
         text=True,
         timeout=60,
