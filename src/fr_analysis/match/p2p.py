@@ -44,9 +44,9 @@ def find_batches(dump: RankDump) -> Batches:
     count = len(operations)
     inner, closing = np.zeros(count, dtype=np.bool_), np.zeros(count, dtype=np.bool_)
     transfers = [point_to_point(s.operation) is not None for s in dump.signatures]
-    ends = [is_batch_end(s.operation) for s in dump.signatures]
     if dump.numbers_per_recorder or not any(transfers):
         return Batches(inner, closing, frozenset())
+    ends = [is_batch_end(s.operation) for s in dump.signatures]
     newest: dict[int, int] = {}
     signatures, groups = operations.signature.tolist(), operations.group.tolist()
     numbers = operations.number.tolist()

@@ -7,7 +7,7 @@ how far each rank has come. Sends and receives are matched apart, see ``p2p``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -109,19 +109,26 @@ class Progress:
         return self.groups.groups[index]
 
 
-def collective_rows(dump: RankDump) -> npt.NDArray[np.bool_]:
-    """Which of a rank's operations are collectives: neither P2P nor the end of a batch."""
-    is_collective = np.array(
-        [
-            point_to_point(s.operation) is None and not is_batch_end(s.operation)
-            for s in dump.signatures
-        ],
-        dtype=np.bool_,
-    )
-    if not len(dump.operations):
-        return np.zeros(0, dtype=np.bool_)
-    mask: npt.NDArray[np.bool_] = is_collective[dump.operations.signature]
-    return mask & ~dump.operations.is_p2p
+class _PerTable:
+    """What a function says of the items of a side table: many ranks share one, asked once."""
+
+    def __init__(self, of: Callable[[Signature], int]) -> None:
+        self._of = of
+        # The table is held too, so that its id stays its own.
+        self._known: dict[int, tuple[tuple[Signature, ...], IntColumn]] = {}
+
+    def __call__(self, table: tuple[Signature, ...]) -> IntColumn:
+        """What it says, by index."""
+        if id(table) not in self._known:
+            found = np.fromiter(map(self._of, table), dtype=np.int64, count=len(table))
+            self._known[id(table)] = table, found
+        return self._known[id(table)][1]
+
+
+def _is_collective(signature: Signature) -> bool:
+    """Neither P2P nor the end of a batch."""
+    name = signature.operation
+    return point_to_point(name) is None and not is_batch_end(name)
 
 
 def _local_numbers(
@@ -196,22 +203,25 @@ def match(trace: Trace) -> Progress:
     # Starting a batch of transfers counts as a collective, on those ranks only that take part.
     batched = {groups.of_rank[rank][local] for rank, b in batches.items() for local in b.groups}
     codes: dict[object, int] = {}
+    code_of = _PerTable(lambda signature: codes.setdefault(agreement(signature), len(codes)))
+    collective = _PerTable(_is_collective)
     pieces: dict[int, _Piece] = {}
     unplaced: dict[int, list[tuple[int, IntColumn, npt.NDArray[np.bool_]]]] = {}
     for rank, dump in trace.dumps.items():
-        rows = collective_rows(dump)
+        operations = dump.operations
+        if not len(operations):
+            continue
+        rows = (collective(dump.signatures)[operations.signature] != 0) & ~operations.is_p2p
         if not rows.any():
             continue
-        operations = dump.operations
         numbers, placed = _local_numbers(dump, rows, by_occurrence and dump.numbers_per_recorder)
         if batched:
             numbers = _without_batches(dump, numbers, batches[rank])
-        code_of = np.array(
-            [codes.setdefault(agreement(s), len(codes)) for s in dump.signatures], dtype=np.int64
-        )
         global_group = np.array(groups.of_rank[rank], dtype=np.int64)[operations.group]
         at = np.flatnonzero(rows & (numbers != UNKNOWN))
-        piece = _Piece(global_group[at], numbers[at], at, code_of[operations.signature[at]])
+        piece = _Piece(
+            global_group[at], numbers[at], at, code_of(dump.signatures)[operations.signature[at]]
+        )
         pieces[rank] = piece
         unknown = by_occurrence and (wrapped or not placed)
         if unknown or batched:
