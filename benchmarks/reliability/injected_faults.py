@@ -10,8 +10,8 @@ the table. An answer of the analyzer, by dumps or live, is
 
 The demo is right where it ends as without the fault, and its dumps tell the truth. It is
 undetermined where it says in one line what is missing, or torchrun which rank was killed, with an
-exit status other than 0. Anything else is wrong, and also an end after ``RUN_S``. ``Left`` counts
-processes, see :class:`Ran`.
+exit status other than 0. Anything else is wrong, and also an end after ``RUN_S``. What is left
+running are processes, see :class:`Ran`.
 """
 
 from __future__ import annotations
@@ -47,6 +47,12 @@ AT_A_TIME = 3
 RANKS = 4
 
 RIGHT, UNDETERMINED, WRONG = "right", "undetermined", "wrong"
+
+TITLE = (
+    "Faults injected into running ranks; where the demo is asked, undetermined means that it said "
+    "in one line what was missing, and failed"
+)
+HEAD = ("Injected", "Asked", "Runs", "Right", "Undetermined", "Wrong", "Longest, s", "Left running")
 
 ANSWER_S = 30.0
 """Within this the analyzer must answer, however the job is."""
@@ -520,8 +526,8 @@ def main() -> None:
             for name, outcome in zip(names, pool.map(run_once, names), strict=True):
                 ran[name].append(outcome)
         table = Table(
-            "Faults injected into running ranks",
-            ["Injected", "Asked", "Runs", "Right", "Undetermined", "Wrong", "Longest, s", "Left"],
+            TITLE,
+            HEAD,
             [row for name in names for row in rows(name, ran[name])],
         )
         command = "python -m benchmarks.reliability.injected_faults"

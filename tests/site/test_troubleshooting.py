@@ -99,6 +99,10 @@ def files(folder: Path, patch: Patch) -> Iterator[str]:
     for name in ("compression.zstd", "zstandard"):
         patch.setitem(sys.modules, name, None)
     yield command(folder / "job")
+    for name, ahead in ("a", 0), ("b", 1):
+        write_job(folder / "jobs" / name)
+        write(folder / "jobs" / name / f"rank_{ahead}", dump(2, entries=4))
+    yield command(folder / "jobs")
 
 
 def options(folder: Path, patch: Patch) -> Iterator[str]:

@@ -245,9 +245,14 @@ def _separate_runs(dumps: list[RankDump]) -> tuple[list[RankDump], list[Unread]]
 
 
 def _one_per_rank(dumps: list[RankDump]) -> tuple[dict[int, RankDump], list[Unread]]:
-    """Where two files claim one rank, keep the one that recorded last and report the other."""
+    """Where two files claim one rank, keep the one that recorded last and report the other.
+
+    Raises:
+        FrAnalysisError: the later ones are of two jobs that ran at the same time.
+    """
     chosen: dict[int, RankDump] = {}
     doubles: list[Unread] = []
+    later: set[tuple[str, str]] = set()
     for dump in dumps:
         other = chosen.get(dump.rank)
         if other is None:
@@ -255,6 +260,9 @@ def _one_per_rank(dumps: list[RankDump]) -> tuple[dict[int, RankDump], list[Unre
             continue
         newer, older = (dump, other) if _newest_ns(dump) > _newest_ns(other) else (other, dump)
         chosen[dump.rank] = newer
+        begin = int(newer.operations.created_ns.min(initial=_newest_ns(newer)))
+        if begin <= _newest_ns(older) < _newest_ns(newer):
+            later.add((os.path.dirname(newer.source), os.path.dirname(older.source)))
         doubles.append(
             Unread(
                 older.source,
@@ -262,6 +270,12 @@ def _one_per_rank(dumps: list[RankDump]) -> tuple[dict[int, RankDump], list[Unre
                 dump.rank,
             )
         )
+    for first, second in sorted(later):
+        if first < second and (second, first) in later:
+            raise FrAnalysisError(
+                f"{printable(first)} and {printable(second)} hold dumps of the same ranks, of two "
+                "jobs that ran at the same time: name one of them"
+            )
     return chosen, doubles
 
 

@@ -30,6 +30,25 @@ def test_of_two_dumps_of_a_rank_the_later_is_used_and_the_other_reported(tmp_pat
     assert analyze(tmp_path).verdict is Verdict.HEALTHY
 
 
+def test_two_jobs_of_one_time_are_not_mixed(tmp_path: Path) -> None:
+    # In each job another rank is stuck; the later dump of each rank is the one that waits.
+    waits = entry(4, state="scheduled", retired=False)
+    for name, stuck in ("a", 0), ("b", 1):
+        write_job(tmp_path / name)
+        entries = [*dump(2)["entries"], waits]
+        write(tmp_path / name / f"rank_{1 - stuck}", dump(2) | {"entries": entries})
+        assert analyze(tmp_path / name).suspects == (stuck,)
+    with pytest.raises(FrAnalysisError, match=r"/a and \S+/b hold dumps of the same ranks, of two"):
+        analyze(tmp_path)
+
+
+def test_of_snapshots_in_folders_of_their_own_the_later_is_used(tmp_path: Path) -> None:
+    write_job(tmp_path / "1")
+    write_job(tmp_path / "2")
+    write(tmp_path / "2" / "rank_1", later(dump(2, entries=5), 1))
+    assert len(read_trace(tmp_path).unread) == 2
+
+
 def test_leaves_out_files_of_an_earlier_job_of_another_size(tmp_path: Path) -> None:
     write_job(tmp_path, world=4)
     for rank in range(2):
