@@ -32,7 +32,10 @@ def _answer(seed: int) -> score.Outcome:
 def _answers(first: int, jobs: int) -> Iterator[score.Outcome]:
     """Every job's outcome, in order of seed, from as many processes as there are cores."""
     with ProcessPoolExecutor(os.cpu_count()) as pool:
-        yield from pool.map(_answer, range(first, first + jobs), chunksize=_AT_ONCE)
+        try:
+            yield from pool.map(_answer, range(first, first + jobs), chunksize=_AT_ONCE)
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def replay(seed: int) -> None:
@@ -44,7 +47,10 @@ def replay(seed: int) -> None:
 
 
 def main() -> None:
-    """Diagnose the jobs, print those that were answered wrongly, and keep the table."""
+    """Diagnose the jobs, print those that were answered wrongly, and keep the table.
+
+    Where it is interrupted, it keeps the table of the jobs that were answered until then.
+    """
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--jobs", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1_000_000, help="of the first job")
@@ -55,15 +61,20 @@ def main() -> None:
         return
     answers = tqdm(_answers(options.seed, options.jobs), total=options.jobs, mininterval=10)
     outcomes = []
-    for outcome in answers:
-        outcomes.append(outcome)
-        if outcome.ending in (score.WRONG, score.CALLED_HEALTHY):
-            tqdm.write(f"{outcome.ending}: --replay {outcome.seed}: {outcome.told}")
+    try:
+        for outcome in answers:
+            outcomes.append(outcome)
+            if outcome.ending in (score.WRONG, score.CALLED_HEALTHY):
+                tqdm.write(f"{outcome.ending}: --replay {outcome.seed}: {outcome.told}")
+    except KeyboardInterrupt:
+        print(f"interrupted; kept is what was answered: {len(outcomes)} jobs")
     title = f"{len(outcomes):,} random jobs with a known culprit"
     table = Table(title, score.HEAD, score.rows(outcomes))
     for row in (table.head, *table.rows):
         print("  ".join(cell.rjust(14) for cell in row))
-    command = f"python -m benchmarks.reliability.{PART} --jobs {options.jobs} --seed {options.seed}"
+    command = (
+        f"python -m benchmarks.reliability.{PART} --jobs {len(outcomes)} --seed {options.seed}"
+    )
     keep(PART, command, [table], ["numpy"])
 
 
