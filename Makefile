@@ -125,7 +125,7 @@ sbom: setup  ## list what .venv holds as a bill of materials (_build/sbom.json, 
 	@$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --mc-type application \
 	    --output-reproducible $(SBOM) -o _build/sbom.json $(BIN)/python
 
-reliability: setup browser  ## hostile files, made jobs, injected faults, builds in a row (hours; benchmarks/reliability)
+reliability: setup browser  ## hostile files, made jobs, injected faults, builds in a row (long; benchmarks/reliability)
 	@for part in hostile random_jobs injected_faults builds; do \
 	    $(BIN)/python -m benchmarks.reliability.$$part || exit; \
 	done

@@ -113,9 +113,12 @@ def build_once(root: Path, deadline_s: float = DEADLINE_S) -> Build:
             try:
                 failed = process.wait(deadline_s) != 0
             except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
                 failed = True
+            finally:
+                # Also where whoever waits is interrupted.
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
             seconds = time.perf_counter() - start
             if failed:
                 log.seek(0)
