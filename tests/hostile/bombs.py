@@ -22,6 +22,8 @@ import zstandard
 
 SECONDS = 60
 """Most bombs end within one; a machine that has other things to do is left room."""
+BOUND_OF_A_READ_S = 20
+"""For a file of 64 KB, in a process that runs already."""
 MEMORY = 2 << 30
 """Bytes of address space that the process is given: less than any bomb asks for."""
 LARGEST = 8 << 20

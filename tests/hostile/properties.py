@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import json
 import pickle
+import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -21,6 +22,8 @@ from fr_analysis.errors import UnreadableDump
 from fr_analysis.read import read_dump
 from fr_analysis.read.stacks import read_stacks
 from fr_analysis.trace import RankDump, Unread
+
+GOOD_DUMP = Path(__file__).resolve().parents[1] / "data" / "gloo_hang_3ranks" / "trace_1"
 
 
 class Broken(AssertionError):
@@ -78,6 +81,17 @@ def job_has_an_answer_or_a_reason(contents: Sequence[Any]) -> None:
             both = set(diagnosis.suspects) & set(diagnosis.victims)
             insist(not both, both)
             insist(all(unread.reason for unread in diagnosis.unread), diagnosis.unread)
+
+
+def file_in_a_job_has_an_answer(content: bytes) -> None:
+    """As above, of a job in which one rank's file is anything, and the other's a dump."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "rank_0").write_bytes(content)
+        shutil.copy(GOOD_DUMP, Path(folder) / "rank_1")
+        diagnosis = analyze(folder)
+        insist(1 in diagnosis.ranks, diagnosis.ranks)
+        told = {unread.path.name for unread in diagnosis.unread}
+        insist(0 in diagnosis.ranks or "rank_0" in told, diagnosis)
 
 
 def text_is_stacks_or_refused(content: bytes) -> None:

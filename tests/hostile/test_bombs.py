@@ -8,16 +8,12 @@ import pytest
 from tests.hostile import bombs
 
 SET_OFF_HERE = (
-    "value number 4,294,967,295",
     "number of 1 MB as 100,000 keys",
-    "tuples, 1,000,000 deep, as a key",
     "tuple doubled 60 times by number as a key",
     "tuple doubled 60 times as a key of entries",
-    "tuple doubled 60 times in a frozenset",
     "tuple doubled 60 times as a field",
     "tuple doubled 60 times in lists",
     "lists doubled 60 times in two stacks",
-    "group of 1,000,000 ranks named 100,000 times",
     "gzip of 1 GB of pickle",
 )
 """Those that differ most."""

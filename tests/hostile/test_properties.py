@@ -14,7 +14,7 @@ from tests.hostile.both_ways import read_short
 
 # The same examples each time: what `make test` says depends on the code alone.
 SHORTLY = settings(
-    max_examples=25,
+    max_examples=15,
     deadline=None,
     database=None,
     derandomize=True,
@@ -53,7 +53,7 @@ def test_dumps_made_here_are_shortened_often() -> None:
     """Otherwise a way would be compared with itself."""
     left_out = []
 
-    @SHORTLY
+    @settings(SHORTLY, max_examples=30)
     @given(dumps.pickles())
     def look(content: bytes) -> None:
         with tempfile.TemporaryDirectory() as folder:

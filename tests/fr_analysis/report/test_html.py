@@ -123,27 +123,70 @@ def test_a_large_group_shares_rows(tmp_path: Path, watched: Watched) -> None:
     assert "shown: 1 rows" in watched.page.inner_text("#size")
 
 
-def test_what_a_dump_names_does_nothing(tmp_path: Path, watched: Watched) -> None:
-    evil = "</script><script>window.pwned=1</script><img src=x onerror='window.pwned=2'>{{7*7}}"
+EVIL = {
+    "elements": "</script><script>window.pwned=1</script><img src=x onerror='window.pwned=2'>"
+    "<a href='javascript:window.pwned=3' target=_self>here</a> &lt;img src=x onerror=pwned=4&gt;",
+    "attributes": "\" onmouseover=window.pwned=5 autofocus onfocus=window.pwned=5 x=' "
+    "onfocus=window.pwned=6 x=`> </style><style>body{display:none}</style>",
+    "drawings": "<svg/onload=window.pwned=7><animate onbegin=window.pwned=7 attributeName=x>"
+    "]]></text></svg><iframe srcdoc='<script>top.pwned=8</script>'></iframe>",
+    "texts": "{{7*7}}{% if 1 %}${window.pwned=9}`+(window.pwned=9)+`\\u0027;window.pwned=10;//\\",
+    "pages": "<base href=http://127.0.0.1:9/><meta http-equiv=refresh content='0;url=x'>"
+    "<form id=size><!--<script>window.pwned=11",
+}
+"""Texts that do something in a page that does not escape them."""
+
+
+def write_evil(evil: str, folder: Path) -> None:
+    """A job that hangs, in whose files every text is this one, and some of whose names are."""
     for rank in 0, 1:
         dump = pickle.loads((HANG / f"trace_{rank}").read_bytes())  # noqa: S301 (our own file)
+        dump["pg_config"] = {"0": {"name": "0", "desc": evil, "ranks": "[0, 1, 2]"}}
+        dump["pg_config"][evil] = {"name": evil, "desc": evil, "ranks": evil}
+        dump["health_check_results"] = {evil: {"status": evil, "output": evil}}
         for entry in dump["entries"]:
             entry["process_group"] = ("0", evil)
             entry["profiling_name"] = f"gloo:{evil}"
+            entry["input_dtypes"] = entry["output_dtypes"] = [evil]
+            entry["thread_name"] = entry["state"] = evil
             entry["frames"] = [{"name": evil, "filename": f"/{evil}.py", "line": 1}]
-        (tmp_path / f"trace_{rank}").write_bytes(pickle.dumps(dump, protocol=2))
-    frame = f'  File "{evil}", line 1 in x'
-    stacks = f"=== Rank 1: {evil} ===\nThread 0x1 (most recent call first):\n{frame}\n"
-    (tmp_path / "stacks_20260101_000000.txt").write_text(stacks)
-    open_report(watched, report(tmp_path, tmp_path / "r.html"))
+        (folder / f"trace_{rank}").write_bytes(pickle.dumps(dump, protocol=2))
+    name = evil.replace("/", "\u2215")
+    (folder / f"trace_{name[:80]}_3").write_bytes(b"\x80\x02c" + evil.encode() + b"\nx\n.")
+    # What is asked to be imported is told.
+    (folder / "trace_4").write_bytes(b"\x80\x02c" + evil.encode() + b"\nx\n.")
+    frame = f'  File "{evil}", line 1 in {evil}'
+    threads = f"Thread 0x1 (most recent call first):\n{frame}\n"
+    stacks = f"=== Rank 1: {evil} ===\n{threads}=== Rank 2: x ===\n{evil}\n"
+    (folder / "stacks_20260101_000000.txt").write_text(stacks)
+
+
+@pytest.mark.parametrize("name", EVIL)
+def test_what_a_dump_names_does_nothing(name: str, tmp_path: Path, watched: Watched) -> None:
+    evil = EVIL[name]
+    (tmp_path / "dumps").mkdir()
+    write_evil(evil, tmp_path / "dumps")
+    open_report(watched, report(tmp_path / "dumps", tmp_path / "r.html"))
     page = watched.page
+    assert evil in page.inner_text("body")
+    # Everything that opens is opened, and everything that shows something on the way shows it.
+    page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
     page.focus("#plot")
-    page.keyboard.press("ArrowLeft")
+    for key in ("ArrowLeft", "ArrowRight", "ArrowUp"):
+        page.keyboard.press(key)
+    box = page.locator("#plot .nsewdrag").bounding_box()
+    assert box
+    page.mouse.move(box["x"] + box["width"] / 6, box["y"] + box["height"] / 2)
+    for target in ("#group", "#operation"):
+        page.select_option(target, index=page.locator(f"{target} option").count() - 1)
     page.wait_for_timeout(200)
     assert page.evaluate("window.pwned") is None
-    assert evil in page.inner_text("body")
-    assert page.locator("img[src=x]").count() == 0
+    assert page.locator("img, iframe, base, form#size, script[src]").count() == 0
+    assert page.locator("a[href^=javascript]").count() == 0
+    assert page.locator("[onload], [onerror], [onfocus], [onmouseover], [onbegin]").count() == 0
+    assert page.locator("main").is_visible()
     assert len(watched.requests) == 1
+    assert watched.complaints == []
 
 
 def test_a_healthy_job(tmp_path: Path, watched: Watched) -> None:
