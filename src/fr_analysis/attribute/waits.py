@@ -220,9 +220,10 @@ class WaitFinder:
             # What any member has left behind is over.
             newest &= progress.number == self._furthest()[progress.group]
             # torch's Gloo retires what timed out, and after that its rank calls nothing more.
-            lengths = np.array([len(dump.operations) for dump in self._trace.dumps.values()])
-            final = dict(zip(self._trace.dumps, (lengths - 1).tolist(), strict=True))
-            is_last = progress.row == np.array([final[r] for r in progress.rank.tolist()])
+            final = np.zeros(max(self._trace.dumps) + 1, dtype=np.int64)
+            for rank, dump in self._trace.dumps.items():
+                final[rank] = len(dump.operations) - 1
+            is_last = progress.row == final[progress.rank]
             weak = (completion == Completion.RETIRED) & is_last
             weak |= completion == Completion.UNKNOWN
             # Whatever an abort ended may lack that member; what was done in time is over.

@@ -194,12 +194,13 @@ that the field has in real dumps raises TypeError, as do values that cannot be l
 
 
 def plain_keys(values: Sequence[Any]) -> Sequence[Hashable]:
-    """Keys of texts, or of tuples of texts."""
-    tuples = [value for value in values if type(value) is tuple]
-    _held_by(tuples, _STR)
-    if len(tuples) < len(values) and not set(map(type, values)) <= {tuple, *_STR_OR_NONE}:
+    """Keys of texts, or of tuples or lists of texts, which JSON has instead."""
+    kinds = set(map(type, values))
+    if not kinds <= {tuple, list, *_STR_OR_NONE}:
         raise TypeError
-    return values
+    if kinds & {tuple, list}:
+        _held_by([value for value in values if type(value) in (tuple, list)], _STR)
+    return [tuple(v) if type(v) is list else v for v in values] if list in kinds else values
 
 
 def text_list_keys(values: Sequence[Any]) -> Sequence[Hashable]:
