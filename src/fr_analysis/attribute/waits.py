@@ -359,8 +359,9 @@ class WaitFinder:
         # ring may have lost one that is pending. The member's own counter tells, where it counts
         # as the match does.
         dump = self._trace.dumps[member]
-        local = self._progress.groups.of_rank[member].index(group)
-        status = dump.statuses[local]
+        of_member = self._progress.groups.of_rank[member]
+        # Others may list a member that knows nothing of the group.
+        status = dump.statuses[of_member.index(group)] if group in of_member else None
         if status and status.last_enqueued != UNKNOWN and mine.recorded_number == number:
             return status.last_completed >= number
         return not (dump.operations.completion > Completion.PENDING).any()

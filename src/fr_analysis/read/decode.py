@@ -18,6 +18,7 @@ import io
 import json
 import pickle
 import stat
+import struct
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -185,8 +186,8 @@ def _load_pickle(stream: io.BufferedReader[Any], *, is_flat: bool = False) -> ob
         return unpickler(stream).load()
     except UnreadableDump:
         raise
-    except (EOFError, pickle.UnpicklingError) as error:
-        if isinstance(error, EOFError) or "truncated" in str(error):
+    except (EOFError, struct.error, pickle.UnpicklingError) as error:
+        if not isinstance(error, pickle.UnpicklingError) or "truncated" in str(error):
             raise UnreadableDump(
                 "is cut short: the pickle ends before its data does; "
                 "the rank was probably killed while it wrote it"

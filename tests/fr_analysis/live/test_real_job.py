@@ -203,7 +203,8 @@ def killed(job: Job, pages: object, hung: object) -> dict[str, Said]:
 def over(job: Job, killed: object) -> dict[str, Said]:
     """The job ends under a watch."""
     watching = job.start("--watch", "0.5", "--stuck-after", "50", "--timeout", "2")
-    heard = hear(watching, bool)
+    # One look cannot tell who waits for good.
+    heard = hear(watching, lambda lines: len(lines) > 2)
     job.tell("end")
     return {"watch": await_end(watching, heard), "late": job.ask()}
 
