@@ -18,7 +18,6 @@ import io
 import json
 import pickle
 import stat
-import struct
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -124,6 +123,20 @@ class _CarefulUnpickler(_Refuses, pickle._Unpickler):
     }
 
 
+class _NoShortReads:
+    """A stream for the unpickler in Python, which takes what it gets for what it asked for."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self.readline = stream.readline
+
+    def read(self, size: int) -> bytes:
+        found = self._stream.read(size)
+        if len(found) < size:
+            raise EOFError
+        return found
+
+
 @contextlib.contextmanager
 def _bounded_memory(file_bytes: int) -> Iterator[None]:
     """Turn a memory bomb into MemoryError: a pickle of 10 bytes may ask for gigabytes.
@@ -182,12 +195,13 @@ def _load_pickle(stream: io.BufferedReader[Any], *, is_flat: bool = False) -> ob
     copyreg.clear_extension_cache()
     try:
         is_flat = is_flat or _has_flat_tuples(stream)
-        unpickler = _PlainUnpickler if is_flat else _CarefulUnpickler
-        return unpickler(stream).load()
+        if is_flat:
+            return _PlainUnpickler(stream).load()
+        return _CarefulUnpickler(_NoShortReads(stream)).load()
     except UnreadableDump:
         raise
-    except (EOFError, struct.error, pickle.UnpicklingError) as error:
-        if not isinstance(error, pickle.UnpicklingError) or "truncated" in str(error):
+    except (EOFError, pickle.UnpicklingError) as error:
+        if isinstance(error, EOFError) or "truncated" in str(error):
             raise UnreadableDump(
                 "is cut short: the pickle ends before its data does; "
                 "the rank was probably killed while it wrote it"

@@ -101,6 +101,13 @@ def test_a_file_cut_anywhere_gives_a_reason(tmp_path: Path, whole: bytes) -> Non
         assert text, length
 
 
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_a_pickle_that_is_cut_anywhere_says_so(tmp_path: Path, protocol: int) -> None:
+    whole = pickle.dumps(dump(entries=1), protocol)
+    for length in range(2, len(whole)):
+        assert "is cut short" in reason(tmp_path, whole[:length]), length
+
+
 def test_a_pickle_with_any_byte_changed_is_read_or_gives_a_reason(tmp_path: Path) -> None:
     whole = pickle.dumps(dump(entries=1), 2)
     for at in range(len(whole)):
