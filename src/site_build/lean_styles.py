@@ -1,4 +1,4 @@
-"""Leaves out of the libraries' style sheets and scripts what no page of the site can use.
+"""Leaves out of pages, style sheets and scripts what no reader of the site can see or use.
 
 The theme and what it builds on bring 600 KB of rules, nearly all of them for things that these
 pages do not have. A rule stays if every class and id that its selector names is a word of any page,
@@ -24,12 +24,15 @@ from tinycss2 import ast
 _WORD = re.compile(r"[\w-]+")
 _SCRIPT = re.compile(r'<script[^>]* src="([^"?]+)')
 _NESTING = ("media", "supports")
+_PLAIN_CODE = re.compile(r'<span class="(?:n|p|w)">([^<]*)</span>')
+"""Names, punctuation and spaces in code, which have the color of all text there."""
 _NEEDED_BY = {"_static/design-tabs.js": "sd-tab-set", "_static/sg-tags.js": "sphx-glr-tag"}
 
 
 def setup(app: Sphinx) -> None:
     """Register with Sphinx."""
     app.connect("html-page-context", leave_out_scripts)
+    app.connect("html-page-context", leave_out_marks)
     app.connect("build-finished", make_lean)
 
 
@@ -42,6 +45,14 @@ def leave_out_scripts(
     context["script_files"] = [
         script for script in context["script_files"] if script.filename not in unused
     ]
+
+
+def leave_out_marks(
+    app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None
+) -> None:
+    """Mark no piece of code up that looks as without: a long script has a thousand of them."""
+    if "body" in context:
+        context["body"] = _PLAIN_CODE.sub(r"\1", context["body"])
 
 
 def make_lean(app: Sphinx, exception: Exception | None) -> None:

@@ -1,5 +1,6 @@
 """Style sheets keep what a page may use, and lose the rest."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -40,3 +41,17 @@ def test_words_of_pages_and_of_their_scripts_are_used(tmp_path: Path) -> None:
     words = used_words([page])
     assert {"fr-card", "set-by-script"} <= words
     assert "never" not in words
+
+
+def test_code_without_marks_looks_as_with_them(site: Path) -> None:
+    """What is not marked has the color of all code, in both themes."""
+    sheet = (site / "_static" / "pygments.css").read_text()
+    rules = dict(re.findall(r"(html\[[^{]*?)\s*{([^}]*)}", sheet))
+    for theme in ("light", "dark"):
+        code = f'html[data-theme="{theme}"] .highlight'
+        (color,) = re.findall(r"color: *(#\w+)$", rules[code].strip())
+        for name in "npw":
+            assert rules.get(f"{code} .{name}", f"color: {color}").strip() == f"color: {color}"
+    page = (site / "intermediate" / "debug_hangs_with_flight_recorder.html").read_text()
+    assert '<span class="k">' in page
+    assert not re.search('<span class="[npw]">', page)

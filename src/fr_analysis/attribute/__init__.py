@@ -299,12 +299,15 @@ class _Attribution:
             and (number is None or (wait.number is not None and wait.number >= number))
             and set(self.edges[rank]) & set(missing)
         )
-        ahead = self._ran_ahead(group, number, waiting, missing)
+        held_up = tuple(
+            r for r, targets in sorted(self.edges.items()) if set(targets) & set(missing)
+        )
+        ahead = self._ran_ahead(number, held_up, missing)
         suspects = ahead or missing
         conditions = {rank: self._condition_of_missing(rank) for rank in missing}
         # Who has begun to write a dump may have waited like the others.
         unread = len(missing) > 1 and Condition.UNREADABLE in conditions.values()
-        unsure = unread or (ahead == () and self._could_be_ahead(group, number, waiting, missing))
+        unsure = unread or (ahead == () and self._could_be_ahead(number, held_up, missing))
         if ahead:
             self._blame(ahead, Condition.AHEAD)
         elif not unsure:
@@ -340,35 +343,44 @@ class _Attribution:
         return Condition.ALIVE if stacks and stacks.threads else Condition.SILENT
 
     def _could_be_ahead(
-        self, group: int, number: int | None, waiting: tuple[int, ...], missing: tuple[int, ...]
+        self, number: int | None, held_up: tuple[int, ...], missing: tuple[int, ...]
     ) -> bool:
-        """Fewer wait than are missing, and every missing rank is alive and idle."""
-        return (
-            number is not None
-            and len(waiting) < len(missing)
-            and all(self._condition_of_missing(rank) == Condition.ALIVE for rank in missing)
+        """Whether those that missing ranks hold up, here or elsewhere, may have run ahead of them.
+
+        Fewer are held up than are missing, and every missing rank is alive and idle; or as many
+        ranks have ended like the missing one as have not.
+        """
+        if number is None:
+            return False
+        if len(held_up) == len(missing) == 1:
+            return self._alike_in_the_end(missing[0]) >= 1 / 2
+        return len(held_up) < len(missing) and all(
+            self._condition_of_missing(rank) == Condition.ALIVE for rank in missing
         )
 
     def _ran_ahead(
-        self, group: int, number: int | None, waiting: tuple[int, ...], missing: tuple[int, ...]
+        self, number: int | None, held_up: tuple[int, ...], missing: tuple[int, ...]
     ) -> tuple[int, ...]:
         """A single rank in a collective that none of several idle peers has called.
 
-        It called one too many: its peers are past it or elsewhere, not behind.
+        It called one too many: its peers are past it or elsewhere, not behind. Of two, it is the
+        one that waits where the other has come as far as most ranks of the job.
         """
-        if len(waiting) == 1 and self._could_be_ahead(group, number, waiting, missing):
-            return waiting
-        # Of two, the one that waits, where the other has come as far as most ranks of the job.
-        two = len(waiting) == len(missing) == 1 and number is not None
-        return waiting if two and self._ended_like_most(missing[0]) else ()
+        if len(held_up) != 1 or not self._could_be_ahead(number, held_up, missing):
+            return ()
+        is_sure = len(missing) > 1 or self._alike_in_the_end(missing[0]) > 1 / 2
+        return held_up if is_sure else ()
 
-    def _ended_like_most(self, rank: int) -> bool:
-        """Whether most ranks wait in nothing and have called as much as an idle rank has."""
+    def _alike_in_the_end(self, rank: int) -> float:
+        """The share of the job's ranks that wait in nothing and have called as much as a rank.
+
+        Nothing where no other rank has.
+        """
         idle = self.trace.dumps.keys() - self.waits.keys()
         if rank not in idle:
-            return False
+            return 0
         alike = [other for other in idle if self.siblings.same_counts(rank, other)]
-        return 2 * len(alike) > len(self.progress.groups.world)
+        return len(alike) / len(self.progress.groups.world) if len(alike) > 1 else 0
 
     def _add_cycles(self) -> None:
         """Ranks that wait for each other."""
@@ -404,7 +416,8 @@ class _Attribution:
             return known
         odd = self.siblings.odd_ones(members)
         if odd:
-            return odd
+            # Who waits for odd ones only is kept from doing what its peers do.
+            return tuple(r for r in odd if not set(self.edges[r]) <= set(odd)) or odd
         if kind is FaultKind.P2P_CYCLE:
             # Where a ring has lost the oldest, those that are left may not be each other's.
             return () if any(map(self._may_have_lost_its_wait, members)) else members

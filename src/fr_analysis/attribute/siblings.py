@@ -243,6 +243,9 @@ class Siblings:
             The disagreement, whose odd side are all ranks known to have joined; None where
             they called what other groups did, or where that does not tell.
         """
+        recorded = [d for d in self._progress.trace.dumps.values() if len(d.operations)]
+        if any(dump.numbers_per_recorder and dump.operations.record[0] > 0 for dump in recorded):
+            return None  # numbers are counted from where each ring begins
         right = self._called_elsewhere(group, number, _ALL)
         called = self._called(group, number)
         if right is None or len(right) != 1 or len(called) == 0 or right in called.values():
