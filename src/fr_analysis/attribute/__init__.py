@@ -37,6 +37,7 @@ from fr_analysis.diagnosis import (
     Verdict,
 )
 from fr_analysis.match import Progress
+from fr_analysis.match.semantics import ROOTED, operation_name
 from fr_analysis.trace import UNKNOWN, Completion, UnreadMany
 
 __all__ = ["attribute"]
@@ -299,15 +300,15 @@ class _Attribution:
             and (number is None or (wait.number is not None and wait.number >= number))
             and set(self.edges[rank]) & set(missing)
         )
-        held_up = tuple(
-            r for r, targets in sorted(self.edges.items()) if set(targets) & set(missing)
-        )
+        held_up = tuple(rank for rank in sorted(self.waits) if set(self.edges[rank]) & set(missing))
         ahead = self._ran_ahead(number, held_up, missing)
         suspects = ahead or missing
         conditions = {rank: self._condition_of_missing(rank) for rank in missing}
         # Who has begun to write a dump may have waited like the others.
         unread = len(missing) > 1 and Condition.UNREADABLE in conditions.values()
-        unsure = unread or (ahead == () and self._could_be_ahead(number, held_up, missing))
+        unseen = tuple(filter(self._may_wait_unseen, missing))
+        unsure = unread or unseen != () or self._only_odd_wait(held_up, missing)
+        unsure |= ahead == () and self._could_be_ahead(number, held_up, missing)
         if ahead:
             self._blame(ahead, Condition.AHEAD)
         elif not unsure:
@@ -325,9 +326,33 @@ class _Attribution:
                 victims=victims,
                 ahead=bool(ahead),
                 conditions=conditions,
+                unseen=unseen,
             )
         )
         self._add_front(group, number, waiting, missing)
+
+    def _only_odd_wait(self, held_up: tuple[int, ...], missing: tuple[int, ...]) -> bool:
+        """Whether lost dumps are missed only by ranks that went another way than their peers."""
+        odd = {rank for found in self.disagreements.values() for rank in found.odd}
+        return set(held_up) <= odd and not self.trace.dumps.keys() & set(missing)
+
+    def _may_wait_unseen(self, rank: int) -> bool:
+        """Whether a rank may wait like the others, though its dump does not show in what."""
+        dump = self.trace.dumps.get(rank)
+        if dump is None or not len(dump.operations) or rank in self.waits:
+            return False
+        # torch's Gloo retires what timed out: whether a rooted operation was over, nothing tells.
+        operations = dump.operations
+        last = dump.signatures[operations.signature[-1]].operation
+        if operations.completion[-1] != Completion.RETIRED or operation_name(last) not in ROOTED:
+            return False
+        group = self.progress.groups.of_rank[rank][operations.group[-1]]
+        advances = self.progress.advances[group]
+        mine = advances[rank].last_joined
+        return any(
+            member not in advances or advances[member].last_joined < mine
+            for member in self.progress.groups.groups[group].members
+        )
 
     def _condition_of_missing(self, rank: int) -> Condition:
         own = self.waits.get(rank)
@@ -347,13 +372,15 @@ class _Attribution:
     ) -> bool:
         """Whether those that missing ranks hold up, here or elsewhere, may have run ahead of them.
 
-        Fewer are held up than are missing, and every missing rank is alive and idle; or as many
-        ranks have ended like the missing one as have not.
+        Fewer are held up than are missing, and every missing rank is alive and idle; or, of two,
+        most ranks have ended like the missing one, or half of them, and the other is awaited too.
         """
         if number is None:
             return False
         if len(held_up) == len(missing) == 1:
-            return self._alike_in_the_end(missing[0]) >= 1 / 2
+            share = self._alike_in_the_end(missing[0])
+            is_awaited = any(held_up[0] in self.edges[rank] for rank in self.waits)
+            return share > 1 / 2 or (share == 1 / 2 and is_awaited)
         return len(held_up) < len(missing) and all(
             self._condition_of_missing(rank) == Condition.ALIVE for rank in missing
         )

@@ -234,8 +234,12 @@ class Describer:
         victims: tuple[int, ...],
         ahead: bool,
         conditions: dict[int, Condition],
+        unseen: tuple[int, ...],
     ) -> Fault:
-        """A fault from ranks that never joined, or from the one that joined alone."""
+        """A fault from ranks that never joined, or from the one that joined alone.
+
+        ``unseen`` are ranks that may wait themselves, though their dumps do not show it.
+        """
         joins = self._joins(group, number, waiting)
         place = self._place(group, joins)
         evidence = [f"{named_ranks(waiting)} {_verb(waiting, 'waits', 'wait')} in {place}"]
@@ -257,10 +261,15 @@ class Describer:
                 f"whether {named_ranks(missing)} joined is not known, since dumps could not be "
                 "read: some of them may wait like the others"
             )
+        elif not suspects and unseen:
+            evidence.append(
+                f"{named_ranks(missing)} never joined, but may wait too: what "
+                f"{named_ranks(unseen)} last {_verb(unseen, 'does', 'do')}, the dumps do not tell"
+            )
         elif not suspects:
             evidence.append(
-                f"{named_ranks(missing)} never joined, but more are missing than wait: either "
-                "they are stuck in host code, or those that wait called one collective too many"
+                f"{named_ranks(missing)} never joined: either they are stuck in host code, or "
+                "those that wait called one collective too many"
             )
         else:
             evidence.extend(
