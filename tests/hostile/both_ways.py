@@ -15,10 +15,10 @@ from fr_analysis.trace import Operations, RankDump
 RANK = 3
 
 
-def read_whole(path: Path) -> RankDump | str:
+def read_whole(path: Path, rank: int = RANK) -> RankDump | str:
     """The dump with all its entries decoded, or why it is none."""
     try:
-        return build_dump(decode(path), RANK, path)
+        return build_dump(decode(path), rank, path)
     except UnreadableDump as error:
         return str(error)
 
@@ -39,6 +39,11 @@ def assert_same(found: RankDump | str, expected: RankDump | str) -> None:
         return  # how much memory is in use decides what is refused, and which of two things first
     assert isinstance(found, RankDump), found
     assert isinstance(expected, RankDump), expected
+    assert_same_dump(found, expected)
+
+
+def assert_same_dump(found: RankDump, expected: RankDump) -> None:
+    """Two dumps are equal, column by column."""
     for column in dataclasses.fields(Operations):
         np.testing.assert_array_equal(
             getattr(found.operations, column.name),

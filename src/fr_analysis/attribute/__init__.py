@@ -160,7 +160,7 @@ class _Attribution:
         awaited = {target for targets in self.edges.values() for target in targets}
         lost = {rank for rank in awaited if rank not in dumps}
         causes = {rank for rank in awaited - lost if not self.edges.get(rank)}
-        causes |= {rank for found in self.disagreements.values() for rank in found.odd}
+        causes |= self._odd()
         if not lost:
             return
         blocked = {rank for rank in self.waits if reachable(rank, self.edges) & causes} | causes
@@ -331,10 +331,13 @@ class _Attribution:
         )
         self._add_front(group, number, waiting, missing)
 
+    def _odd(self) -> set[int]:
+        """All ranks that stand against a majority."""
+        return {rank for found in self.disagreements.values() for rank in found.odd}
+
     def _only_odd_wait(self, held_up: tuple[int, ...], missing: tuple[int, ...]) -> bool:
         """Whether lost dumps are missed only by ranks that went another way than their peers."""
-        odd = {rank for found in self.disagreements.values() for rank in found.odd}
-        return set(held_up) <= odd and not self.trace.dumps.keys() & set(missing)
+        return set(held_up) <= self._odd() and not self.trace.dumps.keys() & set(missing)
 
     def _may_wait_unseen(self, rank: int) -> bool:
         """Whether a rank may wait like the others, though its dump does not show in what."""

@@ -326,7 +326,13 @@ def _shorten(
         left_out = stepped_over[mine][is_left_out[mine]]
         if not len(left_out):
             continue
+        # Files of one part may be alike, too.
+        one = content[walk.start : walk.end]
+        found[at] = patterns.read(one)
+        if found[at] is not None:
+            continue
         own = kept[begin:end]
+        count = int(own.sum())
         cuts = {
             name: slice(*np.searchsorted(where.entries, (begin, end)))
             for name, where in fields.items()
@@ -340,17 +346,15 @@ def _shorten(
         )
         remaining = _remaining(walk, rows, left_out)
         found[at] = Shortened(
-            b"".join(content[start:stop] for start, stop in remaining), int(own.sum()), repeats
+            b"".join(content[start:stop] for start, stop in remaining), count, repeats
         )
-        if patterns.wants(walk.end - walk.start):
+        if patterns.wants(len(one)):
             with contextlib.suppress(Irregular):
                 of_rows = {name: fields[name].part(cut, begin) for name, cut in cuts.items()}
                 chosen = stepped_over[mine]
-                pattern = _pattern(
-                    walk, rows, chosen, of_rows, repeats.entry, remaining, int(own.sum())
-                )
+                pattern = _pattern(walk, rows, chosen, of_rows, repeats.entry, remaining, count)
                 patterns.add(pattern)
-                found[at] = pattern.read(content[walk.start : walk.end]) or found[at]
+                found[at] = pattern.read(one) or found[at]
     return found
 
 
