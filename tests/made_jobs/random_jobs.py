@@ -182,6 +182,21 @@ class _Shown:
             for task in tasks
         )
 
+    def idle(self, culprit: int) -> bool:
+        """Whether a rank is absent where others wait, and waits in nothing itself.
+
+        One that waits as well looks like any victim.
+        """
+        waits = any(task.done_ns is None for task in self._held.get(culprit, ()))
+        return self.absent(culprit) and not waits
+
+    def with_dumps(self, culprits: frozenset[int]) -> frozenset[int]:
+        """Those of several culprits that left a dump, or all where none did.
+
+        Where one is shown, others without a dump may have lost it and wait for that one.
+        """
+        return culprits & self._held.keys() or culprits
+
     def _lacks(self, task: Task, culprit: int) -> bool:
         if not isinstance(task.operation, Collective):
             return any(
@@ -396,7 +411,7 @@ def _absence(rng: random.Random, fault: str, job: Job) -> _Draft | None:
     nth = rng.randrange(min(counts))
     _ABSENCES[fault](job, ranks, kind, nth, what)
     told = f"{list(ranks)} before {what.__name__} {nth} in {kind}"
-    return _Draft(job, frozenset(ranks), told, lambda s, _: frozenset(filter(s.absent, ranks)))
+    return _Draft(job, frozenset(ranks), told, lambda s, _: frozenset(filter(s.idle, ranks)))
 
 
 def _change(rng: random.Random, fault: str, job: Job) -> _Draft | None:
@@ -533,7 +548,7 @@ def _two_faults(rng: random.Random, fault: str, job: Job) -> _Draft | None:
         return None
 
     def shown(dumps: _Shown, recorder: Recorder) -> frozenset[int]:
-        return first.shown(dumps, recorder) | second.shown(dumps, recorder)
+        return dumps.with_dumps(first.shown(dumps, recorder) | second.shown(dumps, recorder))
 
     told = f"{first.told}, and {second.told}"
     return _Draft(job, first.culprits | second.culprits, told, shown)

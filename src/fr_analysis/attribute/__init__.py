@@ -9,7 +9,7 @@ and that do not move. Everyone who waits, directly or through others, is a victi
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -17,14 +17,23 @@ import numpy as np
 from fr_analysis.attribute.disagreements import (
     Disagreement,
     find_disagreements,
+    find_later_disagreements,
     find_membership_disputes,
     split_sides,
 )
 from fr_analysis.attribute.evidence import Describer
 from fr_analysis.attribute.group_creation import NEW_GROUP, find_group_creation
+from fr_analysis.attribute.program_order import find_departed
 from fr_analysis.attribute.siblings import Siblings
 from fr_analysis.attribute.stragglers import find_stragglers
-from fr_analysis.attribute.waits import Wait, WaitFinder, components, cycles, reachable
+from fr_analysis.attribute.waits import (
+    Wait,
+    WaitFinder,
+    completed_late,
+    components,
+    cycles,
+    reachable,
+)
 from fr_analysis.diagnosis import (
     AttributionState,
     Condition,
@@ -58,6 +67,7 @@ class _Attribution:
         self.waits = finder.find()
         self.outdated = finder.outdated
         self.siblings = Siblings(progress)
+        self.departed = find_departed(progress, self.siblings, self.waits)
         self.disagreements = {
             group: self._settled(found) for group, found in find_disagreements(progress).items()
         }
@@ -67,6 +77,7 @@ class _Attribution:
         self._find_odd_alone()
         self.disputes = find_membership_disputes(progress, self.waits.values())
         self.edges = self._edges()
+        self.idle_behind = self._idle_behind(finder.queued)
         self._explain_lost_dumps()
         self.conditions: dict[int, Condition] = {}
         self.faults: list[Fault] = []
@@ -111,19 +122,29 @@ class _Attribution:
                 continue
             members = set(self.progress.groups.groups[wait.group].members)
             known = members & self.trace.dumps.keys()
-            if len(known) > 1 or len(members) > 2:
+            if len(known) > 1:
                 continue
-            found = self.siblings.odd_alone(wait.group, wait.number)
+            found = self.siblings.odd_alone(wait.group, wait.number, self._odd())
             if found is not None:
                 self.disagreements[wait.group] = found
 
     def _settled(self, found: Disagreement) -> Disagreement:
         """A disagreement of equal sides, decided by groups of the same kind where they tell."""
         odd = () if found.odd else self.siblings.settle(found)
+        if not found.odd and not odd:
+            odd = self._departed_side(found)
         if not odd:
             return found
         rest = tuple(rank for side in found.sides for rank in side if rank not in odd)
         return replace(found, odd=odd, sides=(tuple(sorted(rest)), odd), settled=True)
+
+    def _departed_side(self, found: Disagreement) -> tuple[int, ...]:
+        """The side of a disagreement that left the way of most of the job, if all of it did."""
+        gone = [side for side in found.sides if self.departed.issuperset(side)]
+        stayed = [side for side in found.sides if not self.departed.intersection(side)]
+        if len(gone) + len(stayed) < len(found.sides) or not stayed:
+            return ()
+        return tuple(sorted(rank for side in gone for rank in side))
 
     def _disagreement_of(self, wait: Wait) -> Disagreement | None:
         """The disagreement in whose shadow a rank waits."""
@@ -138,6 +159,7 @@ class _Attribution:
     def _edges(self) -> dict[int, tuple[int, ...]]:
         edges: dict[int, tuple[int, ...]] = {}
         odd = {rank for dispute in self.disputes.values() for rank in dispute.odd}
+        idle_at: dict[int, tuple[int, ...]] = {}
         for rank, wait in self.waits.items():
             disagreement = self._disagreement_of(wait)
             if rank in odd:
@@ -145,10 +167,50 @@ class _Attribution:
             elif disagreement is None:
                 edges[rank] = wait.targets
             elif rank not in disagreement.odd:
-                edges[rank] = disagreement.odd
+                if wait.group not in idle_at:
+                    idle_at[wait.group] = self._idle_at(disagreement)
+                edges[rank] = disagreement.odd + idle_at[wait.group]
             else:
                 edges[rank] = ()
         return edges
+
+    def _idle_at(self, found: Disagreement) -> tuple[int, ...]:
+        """Members that wait in nothing and never came to what the others disagree on."""
+        if found.number is None:
+            return ()
+        advances = self.progress.advances[found.group]
+        return tuple(
+            member
+            for member in self.progress.groups.groups[found.group].members
+            if member in advances
+            and advances[member].last_joined < found.number
+            and member not in self.waits
+            and member not in self.outdated.get(found.group, ())
+        )
+
+    def _idle_behind(self, queued: Iterable[Wait]) -> dict[tuple[int, int], dict[int, set[int]]]:
+        """Ranks that wait in nothing and never came to collectives that others have queued.
+
+        Whatever those wait in first, these will be missing next. Per place, each such rank and who
+        has queued it; a single rank that did may have run ahead.
+        """
+        awaited = {target for targets in self.edges.values() for target in targets}
+        places: dict[tuple[int, int], dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
+        for wait in queued:
+            found = self.disagreements.get(wait.group)
+            if wait.number is None or (found and (found.number or 0) < wait.number):
+                continue
+            for rank in wait.absent:
+                if rank not in self.waits and rank not in awaited:
+                    places[wait.group, wait.number][rank].add(wait.rank)
+        first: dict[tuple[int, int], dict[int, set[int]]] = {}
+        seen: set[int] = set()
+        for place, ranks in sorted(places.items()):
+            sure = {r: by for r, by in ranks.items() if len(by) > 1 and r not in seen}
+            if sure and not any(map(self._may_wait_unseen, sure)):
+                first[place] = sure
+                seen.update(sure)
+        return first
 
     def _explain_lost_dumps(self) -> None:
         """Let ranks without a dump wait where causes that dumps show account for it.
@@ -160,7 +222,7 @@ class _Attribution:
         awaited = {target for targets in self.edges.values() for target in targets}
         lost = {rank for rank in awaited if rank not in dumps}
         causes = {rank for rank in awaited - lost if not self.edges.get(rank)}
-        causes |= self._odd()
+        causes |= self._odd() | {rank for ranks in self.idle_behind.values() for rank in ranks}
         if not lost:
             return
         blocked = {rank for rank in self.waits if reachable(rank, self.edges) & causes} | causes
@@ -193,12 +255,15 @@ class _Attribution:
         for disagreement in (*self.disagreements.values(), *self.disputes.values()):
             if disagreement.group not in self.disputes or disagreement.number is None:
                 self._add_disagreement(disagreement)
+        for disagreement in find_later_disagreements(self.progress, self.disagreements):
+            self._add_disagreement(disagreement)
         if self.outdated:
             self.notes.append(self.describe.outdated(self.outdated))
         self._add_group_creation()
         self._add_missing()
         self._add_cycles()
         self._add_stuck_devices()
+        self._add_departures()
         if not self.waits and not self.faults:
             self._add_stragglers()
 
@@ -226,7 +291,8 @@ class _Attribution:
             victims = {r for r in self.waits if reachable(r, self.edges) & direct} - involved
         self._blame(found.odd, Condition.DISAGREES)
         self.faults.append(self.describe.disagreement(found, tuple(sorted(victims))))
-        self._add_front(found.group, found.number, tuple(sorted(direct)), found.odd)
+        if direct or found is self.disagreements.get(found.group):
+            self._add_front(found.group, found.number, tuple(sorted(direct)), found.odd)
 
     def _add_group_creation(self) -> None:
         """Ranks in ``new_group``, which stacks show and dumps do not."""
@@ -261,8 +327,9 @@ class _Attribution:
         """Ranks that others wait for and that wait for nobody themselves."""
         waited_by: dict[int, list[Wait]] = defaultdict(list)
         for rank, wait in self.waits.items():
-            if self._disagreement_of(wait) is None:
-                for target in self.edges[rank]:
+            disagreement = self._disagreement_of(wait)
+            for target in self.edges[rank]:
+                if disagreement is None or target not in disagreement.odd:
                     waited_by[target].append(wait)
         places: dict[tuple[int, int | None, bool], set[int]] = defaultdict(set)
         for rank, waiting in waited_by.items():
@@ -289,6 +356,28 @@ class _Attribution:
             places[first.group, first.number, first.number is None].add(rank)
         for (group, number, is_p2p), ranks in places.items():
             self._add_absence(group, number, is_p2p, tuple(sorted(ranks)))
+        for (group, number), behind in self.idle_behind.items():
+            self._add_idle_behind(group, number, behind)
+
+    def _add_idle_behind(self, group: int, number: int, behind: Mapping[int, set[int]]) -> None:
+        """Idle ranks, each with those that have queued what it never came to."""
+        missing = tuple(sorted(behind))
+        waiting = tuple(sorted({rank for by in behind.values() for rank in by}))
+        self._blame(missing, Condition.ALIVE)
+        self.faults.append(
+            self.describe.absence(
+                group,
+                number,
+                kind=FaultKind.RANK_MISSING,
+                missing=missing,
+                waiting=waiting,
+                suspects=missing,
+                victims=waiting,
+                ahead=False,
+                conditions=self.conditions,
+                unseen=(),
+            )
+        )
 
     def _add_absence(
         self, group: int, number: int | None, is_p2p: bool, missing: tuple[int, ...]
@@ -308,6 +397,8 @@ class _Attribution:
         unread = len(missing) > 1 and Condition.UNREADABLE in conditions.values()
         unseen = tuple(filter(self._may_wait_unseen, missing))
         unsure = unread or unseen != () or self._only_odd_wait(held_up, missing)
+        unsure |= self._may_be_elsewhere(held_up, missing)
+        unsure |= self._wait_for_each_other(held_up)
         unsure |= ahead == () and self._could_be_ahead(number, held_up, missing)
         if ahead:
             self._blame(ahead, Condition.AHEAD)
@@ -337,25 +428,76 @@ class _Attribution:
 
     def _only_odd_wait(self, held_up: tuple[int, ...], missing: tuple[int, ...]) -> bool:
         """Whether lost dumps are missed only by ranks that went another way than their peers."""
-        return set(held_up) <= self._odd() and not self.trace.dumps.keys() & set(missing)
+        if self.trace.dumps.keys() & set(missing):
+            return False
+        odd = self._odd() | self.departed
+        return odd.issuperset(held_up) or all(map(self.siblings.is_disputed, held_up))
 
     def _may_wait_unseen(self, rank: int) -> bool:
         """Whether a rank may wait like the others, though its dump does not show in what."""
         dump = self.trace.dumps.get(rank)
         if dump is None or not len(dump.operations) or rank in self.waits:
             return False
-        # torch's Gloo retires what timed out: whether a rooted operation was over, nothing tells.
+        if completed_late(dump.operations)[-1] or self._may_wait_overwritten(rank):
+            return True
+        # torch's Gloo retires what timed out: whether a rooted operation was over, nothing tells,
+        # nor of any other where members are neither declared nor left a dump.
         operations = dump.operations
-        last = dump.signatures[operations.signature[-1]].operation
-        if operations.completion[-1] != Completion.RETIRED or operation_name(last) not in ROOTED:
+        if operations.completion[-1] != Completion.RETIRED:
             return False
         group = self.progress.groups.of_rank[rank][operations.group[-1]]
+        if not self.progress.groups.groups[group].declared and self._any_lost():
+            return True
+        last = dump.signatures[operations.signature[-1]].operation
+        if operation_name(last) not in ROOTED:
+            return False
         advances = self.progress.advances[group]
         mine = advances[rank].last_joined
         return any(
             member not in advances or advances[member].last_joined < mine
             for member in self.progress.groups.groups[group].members
         )
+
+    def _wait_for_each_other(self, ranks: tuple[int, ...]) -> bool:
+        """Whether ranks disagree on what comes next, so that they may be wrong to wait for more."""
+        in_collectives = {rank: to for rank, to in self.edges.items() if rank not in self.creating}
+        return any(set(ranks) <= set(members) for members in components(in_collectives))
+
+    def _any_lost(self) -> bool:
+        """Whether a rank of the job has no usable dump."""
+        return any(rank not in self.trace.dumps for rank in self.progress.groups.world)
+
+    def _may_wait_overwritten(self, rank: int) -> bool:
+        """Whether what a rank waits in may be gone from its ring, and from all its peers' rings.
+
+        No member of some group of it waits in anything, and of that group none holds an entry.
+        """
+        dumps = self.trace.dumps
+        if int(dumps[rank].operations.record[0]) <= 0:
+            return False
+        for index in self.progress.groups.of_rank[rank]:
+            group = self.progress.groups.groups[index]
+            idle = set(group.members) <= dumps.keys() - self.waits.keys()
+            if idle and len(group.members) > 1 and not (self.progress.group == index).any():
+                return True
+        return False
+
+    def _may_be_elsewhere(self, held_up: tuple[int, ...], missing: tuple[int, ...]) -> bool:
+        """Whether some that lost dumps hold up may be past that, and others wait for them.
+
+        torch's Gloo retires what timed out as it does what is over. Not more of them than are
+        missing: that many would not be stuck at once.
+        """
+        awaited = {target for targets in self.edges.values() for target in targets}
+        past = [
+            rank
+            for rank in held_up
+            if rank in awaited
+            and not self.waits[rank].absent
+            and self.trace.dumps[rank].operations.completion[self.waits[rank].row]
+            == Completion.RETIRED
+        ]
+        return 0 < len(past) <= len(missing)
 
     def _condition_of_missing(self, rank: int) -> Condition:
         own = self.waits.get(rank)
@@ -380,6 +522,8 @@ class _Attribution:
         """
         if number is None:
             return False
+        if self.departed.issuperset(held_up):
+            return True
         if len(held_up) == len(missing) == 1:
             share = self._alike_in_the_end(missing[0])
             is_awaited = any(held_up[0] in self.edges[rank] for rank in self.waits)
@@ -394,15 +538,18 @@ class _Attribution:
         """A single rank in a collective that none of several idle peers has called.
 
         It called one too many: its peers are past it or elsewhere, not behind. Of two, it is the
-        one that waits where the other has come as far as most ranks of the job.
+        one that waits where the other has come as far as most ranks of the job. Several may have,
+        which all left the way of most.
         """
+        if number is not None and self.departed.issuperset(held_up):
+            return held_up
         if len(held_up) != 1 or not self._could_be_ahead(number, held_up, missing):
             return ()
         is_sure = len(missing) > 1 or self._alike_in_the_end(missing[0]) > 1 / 2
         return held_up if is_sure else ()
 
     def _alike_in_the_end(self, rank: int) -> float:
-        """The share of the job's ranks that wait in nothing and have called as much as a rank.
+        """The share of ranks with a dump that wait in nothing and have called as much as a rank.
 
         Nothing where no other rank has.
         """
@@ -410,7 +557,7 @@ class _Attribution:
         if rank not in idle:
             return 0
         alike = [other for other in idle if self.siblings.same_counts(rank, other)]
-        return len(alike) / len(self.progress.groups.world) if len(alike) > 1 else 0
+        return len(alike) / len(self.trace.dumps) if len(alike) > 1 else 0
 
     def _add_cycles(self) -> None:
         """Ranks that wait for each other."""
@@ -444,7 +591,7 @@ class _Attribution:
         known = tuple(r for r in members if self.conditions.get(r) is Condition.DISAGREES)
         if known:
             return known
-        odd = self.siblings.odd_ones(members)
+        odd = self.siblings.odd_ones(members) or tuple(sorted(self.departed.intersection(members)))
         if odd:
             # Who waits for odd ones only is kept from doing what its peers do.
             return tuple(r for r in odd if not set(self.edges[r]) <= set(odd)) or odd
@@ -475,11 +622,14 @@ class _Attribution:
         pending = operations.completion == Completion.PENDING
         if not pending[0]:
             return False
+        if not any(dump.statuses):
+            return True
         for local, status in enumerate(dump.statuses):
             if status is None:
-                return True
+                continue  # a group that the rank has not used
             held = operations.number[pending & ~operations.is_p2p & (operations.group == local)]
-            next_one = status.last_completed + 1
+            # torch counts from 1, and says -1 where none is complete.
+            next_one = max(status.last_completed + 1, 1)
             if status.last_enqueued >= next_one and int(held.min(initial=_ENDLESS)) > next_one:
                 return True
         return False
@@ -524,6 +674,24 @@ class _Attribution:
             self.faults.append(self.describe.no_progress(group, number, waits, suspects, victims))
             self._add_front(group, number, stuck, suspects)
 
+    def _add_departures(self) -> None:
+        """Ranks that left the way of most, where too little is known of groups to tell it else."""
+        untold = tuple(sorted(self.departed - self.conditions.keys()))
+        if not untold or any(fault.suspects for fault in self.faults):
+            return
+        victims = tuple(
+            rank
+            for rank in sorted(self.edges)
+            if rank in self.waits
+            and rank not in untold
+            and reachable(rank, self.edges) & set(untold)
+        )
+        if not victims:
+            return
+        self._blame(untold, Condition.DISAGREES)
+        inside = [self.waits[rank] for rank in (*untold, *victims)]
+        self.faults.append(self.describe.cycle(FaultKind.ORDER_DEADLOCK, inside, untold, victims))
+
     def _add_stragglers(self) -> None:
         """Ranks that hold up a job that moves."""
         for lateness in find_stragglers(self.progress):
@@ -538,7 +706,7 @@ class _Attribution:
         """
         if self.progress.groups.groups[group].declared:
             return True
-        if any(rank not in self.trace.dumps for rank in self.progress.groups.world):
+        if self._any_lost():
             return False
         return any(
             (dump.operations.completion[local == group] > Completion.PENDING).any()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fr_analysis.attribute.waits import ABORT_NS, Wait
 from fr_analysis.diagnosis import FaultKind
@@ -65,20 +65,35 @@ def _by_rank(joins: list[Join]) -> dict[int, tuple[Agreement, ...]]:
     return table
 
 
-def _compare(joins: list[Join]) -> tuple[FaultKind, dict[int, Hashable]] | None:
-    """The first way in which the joins of one collective differ, and who holds what."""
+def _compare(group: int, number: int, joins: list[Join]) -> Disagreement | None:
+    """How the joins of one collective differ; ranks may differ in more than one way.
+
+    The kind is that of the first way. Where it leaves a majority, who differs from that in another
+    way is odd as well.
+    """
     table = _by_rank(joins)
     views: tuple[tuple[FaultKind, Callable[[Agreement], Hashable]], ...] = (
         (FaultKind.OPERATION_MISMATCH, lambda a: a.operation),
         (FaultKind.SIZE_MISMATCH, lambda a: a.elements),
         (FaultKind.DTYPE_MISMATCH, lambda a: a.dtypes),
     )
+    found: Disagreement | None = None
     for kind, view in views:
         held = {rank: tuple(view(a) for a in agreements) for rank, agreements in table.items()}
         known = {rank: value for rank, value in held.items() if None not in value}
-        if len(set(known.values())) > 1:
-            return kind, dict(known)
-    return None
+        odd, sides = split_sides(known)
+        if len(sides) < 2:
+            continue
+        if found is None:
+            found = Disagreement(kind, group, number, odd, tuple(sides))
+        elif odd:
+            both = tuple(sorted({*found.odd, *odd}))
+            right = tuple(rank for rank in found.sides[0] if rank not in odd)
+            found = replace(found, odd=both, sides=(right, *sides[1:], *found.sides[1:]))
+        if not found.odd:
+            break
+        table = {rank: value for rank, value in table.items() if rank not in found.odd}
+    return found
 
 
 def _split_sizes(joins: list[Join]) -> dict[int, Hashable] | None:
@@ -96,9 +111,10 @@ def _split_sizes(joins: list[Join]) -> dict[int, Hashable] | None:
 
 def _split_disagreement(progress: Progress, group: int, joins: list[Join]) -> Disagreement | None:
     """The ranks whose splits do not fit their peers', for an all-to-all that all have joined."""
-    members = progress.groups.groups[group].members
-    ranks = [join.rank for join in joins]
-    if tuple(ranks) != members:
+    process_group = progress.groups.groups[group]
+    members = process_group.members
+    everyone = process_group.declared or progress.trace.dumps.keys() >= {*progress.groups.world}
+    if not everyone or tuple(join.rank for join in joins) != members:
         return None
     with_splits = {
         join.rank: (join.signature.input_splits, join.signature.output_splits) for join in joins
@@ -165,11 +181,12 @@ def find_disagreements(progress: Progress) -> dict[int, Disagreement]:
         joins = progress.joins(group, number)
         if all(_finished_in_time(progress, join) for join in joins):
             continue  # the devices went through it: whatever it computed, nothing hangs here
-        compared = _compare(joins)
+        compared = _compare(group, number, joins)
         if compared is not None:
-            kind, held = compared
-            odd, sides = split_sides(held)
-            first[group] = Disagreement(kind, group, number, odd, tuple(sides))
+            most = len(compared.sides[0])
+            if most < _CLEAR * len(compared.odd) and 2 * most < _joined(progress, group, number):
+                compared = replace(compared, odd=())  # the calls that are not held may decide
+            first[group] = compared
     for group, number in _all_to_alls(progress):
         known = first.get(group)
         if known is not None and (known.number is None or known.number <= number):
@@ -178,6 +195,47 @@ def find_disagreements(progress: Progress) -> dict[int, Disagreement]:
         if found is not None:
             first[group] = found
     return first
+
+
+def find_later_disagreements(
+    progress: Progress, first: Mapping[int, Disagreement]
+) -> list[Disagreement]:
+    """More ranks that differ in a group, after its first disagreement.
+
+    Ranks that were odd before are left out, since all that they call is shifted.
+
+    Args:
+        progress: the match.
+        first: the first disagreement of every group.
+
+    Returns:
+        Those in which more than half of the group's members agree, with their odd ranks only.
+    """
+    odd = {group: set(found.odd) for group, found in first.items() if found.number is not None}
+    later = []
+    for group, number in progress.disagreements():
+        if not odd.get(group) or number <= (first[group].number or 0):
+            continue
+        joins = [join for join in progress.joins(group, number) if join.rank not in odd[group]]
+        found = _compare(group, number, joins)
+        members = progress.groups.groups[group].members
+        if found is not None and found.odd and 2 * len(found.sides[0]) > len(members):
+            odd[group].update(found.odd)
+            later.append(found)
+    return later
+
+
+_CLEAR = 4
+"""A side so many times as large as the others is the majority, whatever is not held."""
+
+
+def _joined(progress: Progress, group: int, number: int) -> int:
+    """How many members joined a collective, or may have, whether their entries are held or not."""
+    advances = progress.advances[group]
+    return sum(
+        member not in advances or advances[member].last_joined >= number
+        for member in progress.groups.groups[group].members
+    )
 
 
 def find_membership_disputes(progress: Progress, waits: Iterable[Wait]) -> dict[int, Disagreement]:

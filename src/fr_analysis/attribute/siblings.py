@@ -9,12 +9,14 @@ their role do: the one whose recorded order of operations departs from theirs is
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+
+import numpy as np
 
 from fr_analysis.attribute.disagreements import Disagreement
 from fr_analysis.diagnosis import FaultKind
 from fr_analysis.match.groups import ProcessGroup, group_kind
-from fr_analysis.match.progress import Progress
+from fr_analysis.match.progress import Progress, is_whole
 from fr_analysis.match.semantics import (
     Agreement,
     agreement,
@@ -22,7 +24,7 @@ from fr_analysis.match.semantics import (
     operation_name,
     point_to_point,
 )
-from fr_analysis.trace import Completion
+from fr_analysis.trace import UNKNOWN, Completion, distinct
 
 Token = tuple[str, str, int | None]
 """Kind of group, operation, and for a transfer how far away its peer is in the group."""
@@ -37,6 +39,8 @@ class Siblings:
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._tokens: dict[int, list[tuple[int, Token]]] = {}
+        self._stages: dict[int, frozenset[tuple[str, int]]] = {}
+        self._all_listed = all(group.declared for group in progress.groups.groups)
 
     def odd_ones(self, disputed: Iterable[int]) -> tuple[int, ...]:
         """Of ranks that block each other, those that left the path of ranks in their role.
@@ -52,6 +56,17 @@ class Siblings:
         judge = self._is_odd if all(map(self._has_history, known)) else self._counts_oddly
         odd = tuple(rank for rank in known if judge(rank, set(disputed)))
         return odd if 2 * len(odd) <= len(disputed) else ()
+
+    def _begins(self, rank: int) -> bool:
+        """Whether the rank's first operation is still held."""
+        return int(self._progress.trace.dumps[rank].operations.record.min(initial=0)) <= 0
+
+    def may_have(self, rank: int, kind: str) -> bool:
+        """Whether a rank has a group of a kind, or may: some recorders tell only those used."""
+        groups = self._progress.groups
+        return not self._all_listed or any(
+            _kind(groups.groups[index]) == kind for index in groups.of_rank[rank]
+        )
 
     def _has_history(self, rank: int) -> bool:
         """Whether complete operations were dumped too, not only active ones."""
@@ -79,17 +94,45 @@ class Siblings:
             found = True
         return found
 
+    def is_disputed(self, rank: int) -> bool:
+        """Whether a rank in the same role went another way, whoever of the two is right.
+
+        Told of whole records without transfers only: in which of those peers differ, they may.
+        """
+        dumps = self._progress.trace.dumps
+
+        def is_plain(member: int) -> bool:
+            return is_whole(dumps[member]) and all(
+                token[2] is None for _, token in self.record(member)
+            )
+
+        for index in set(self._progress.groups.of_rank[rank]) if is_plain(rank) else ():
+            group = self._progress.groups.groups[index]
+            others = [member for member in group.members if member != rank and member in dumps]
+            peers = self._same_role(rank, others, group)
+            if any(is_plain(peer) and not self._compatible(rank, peer, group) for peer in peers):
+                return True
+        return False
+
     def same_counts(self, rank: int, other: int) -> bool:
         """Whether two ranks called equally many collectives in each kind of group."""
         return self._counts(rank) == self._counts(other)
 
     def _counts(self, rank: int) -> dict[str, int]:
+        """How many collectives it called per kind of group, by its own counters where it has them.
+
+        Those also count batches of transfers, of which ranks in one role issue equally many.
+        """
         groups = self._progress.groups
-        return {
-            _kind(groups.groups[index]): advance.last_joined
-            for index in groups.of_rank[rank]
-            if (advance := self._progress.advances[index].get(rank)) is not None
-        }
+        counts = {}
+        for local, index in enumerate(groups.of_rank[rank]):
+            status = self._progress.trace.dumps[rank].statuses[local]
+            advance = self._progress.advances[index].get(rank)
+            if status and status.last_enqueued != UNKNOWN:
+                counts[_kind(groups.groups[index])] = status.last_enqueued
+            elif advance is not None:
+                counts[_kind(groups.groups[index])] = advance.last_joined
+        return counts
 
     def _is_odd(self, rank: int, disputed: set[int]) -> bool:
         found = False
@@ -121,6 +164,8 @@ class Siblings:
 
     def _same_role(self, rank: int, others: list[int], group: ProcessGroup) -> list[int]:
         """Those that went the same way as a rank for long; another pipeline stage did not."""
+        stage = self.stage(rank)
+        others = [other for other in others if self.stage(other) == stage]
         if self._is_homogeneous(_kind(group), group.index):
             return others[:_MOST_VOTERS]
         found = []
@@ -129,6 +174,24 @@ class Siblings:
             if shared >= max(_SAME_ROLE * min(mine, its), 1):
                 found.append(other)
         return found[:_MOST_VOTERS]
+
+    def stage(self, rank: int) -> frozenset[tuple[str, int]]:
+        """The rank's places in the groups in which it sends or receives, by kind of group."""
+        if rank not in self._stages:
+            dump = self._progress.trace.dumps[rank]
+            transfers = np.array(
+                [point_to_point(signature.operation) is not None for signature in dump.signatures]
+            )
+            groups = self._progress.groups
+            found = set()
+            if transfers.any():
+                rows = transfers[dump.operations.signature]
+                for local in distinct(dump.operations.group[rows]).tolist():
+                    group = groups.groups[groups.of_rank[rank][local]]
+                    if rank in group.members:
+                        found.add((_kind(group), group.members.index(rank)))
+            self._stages[rank] = frozenset(found)
+        return self._stages[rank]
 
     def _is_homogeneous(self, kind: str, but: int) -> bool:
         """Whether the members of all other groups of a kind do the same in the same order."""
@@ -140,7 +203,7 @@ class Siblings:
                 continue
             if not all(self._compatible(members[0], other, group) for other in members[1:]):
                 return False
-            told = told or min(len(self._record(member)) for member in members) > 0
+            told = told or min(len(self.record(member)) for member in members) > 0
         return told
 
     def _compatible(self, a: int, b: int, group: ProcessGroup) -> bool:
@@ -159,9 +222,8 @@ class Siblings:
 
     def _from_anchor(self, a: int, b: int, group: ProcessGroup) -> tuple[list[Token], list[Token]]:
         """The two records from the same point on: their beginning, or a shared collective."""
-        first, second = self._record(a), self._record(b)
-        dumps = self._progress.trace.dumps
-        if all(int(dumps[rank].operations.record.min(initial=0)) <= 0 for rank in (a, b)):
+        first, second = self.record(a), self.record(b)
+        if self._begins(a) and self._begins(b):
             return [token for _, token in first], [token for _, token in second]
         held = [
             {
@@ -184,7 +246,8 @@ class Siblings:
             [token for row, token in second if row >= held[1][start]],
         )
 
-    def _record(self, rank: int) -> list[tuple[int, Token]]:
+    def record(self, rank: int) -> list[tuple[int, Token]]:
+        """The rank's operations in the order of their rows, each with its row."""
         if rank not in self._tokens:
             dump = self._progress.trace.dumps[rank]
             groups = self._progress.groups
@@ -233,11 +296,12 @@ class Siblings:
         odd = tuple(rank for rank, value in sorted(called.items()) if value != right)
         return odd if right is not None and 0 < len(odd) < len(called) else ()
 
-    def odd_alone(self, group: int, number: int) -> Disagreement | None:
+    def odd_alone(self, group: int, number: int, odd: Collection[int]) -> Disagreement | None:
         """A disagreement with groups of the same kind, where the own peers left no dump.
 
         Args:
             group, number: a collective of which not all members are known.
+            odd: ranks known to differ elsewhere, which do not count.
 
         Returns:
             The disagreement, whose odd side are all ranks known to have joined; None where
@@ -246,7 +310,7 @@ class Siblings:
         recorded = [d for d in self._progress.trace.dumps.values() if len(d.operations)]
         if any(dump.numbers_per_recorder and dump.operations.record[0] > 0 for dump in recorded):
             return None  # numbers are counted from where each ring begins
-        right = self._called_elsewhere(group, number, _ALL)
+        right = self._called_elsewhere(group, number, _ALL, odd)
         called = self._called(group, number)
         if right is None or len(right) != 1 or len(called) == 0 or right in called.values():
             return None
@@ -262,7 +326,7 @@ class Siblings:
         return Disagreement(kind, group, number, odd, (rest, odd), settled=True)
 
     def _called_elsewhere(
-        self, group: int, number: int, share: float
+        self, group: int, number: int, share: float, odd: Collection[int] = ()
     ) -> tuple[Agreement, ...] | None:
         """What more than a share of the ranks in other groups of a kind and size called."""
         groups = self._progress.groups.groups
@@ -270,10 +334,11 @@ class Siblings:
         elsewhere: Counter[tuple[Agreement, ...]] = Counter()
         for other in groups:
             if other.index != group and len(other.members) == size and _kind(other) == kind:
-                elsewhere.update(self._called(other.index, number).values())
-        for called, votes in elsewhere.most_common(1):
+                called = self._called(other.index, number)
+                elsewhere.update(call for rank, call in called.items() if rank not in odd)
+        for call, votes in elsewhere.most_common(1):
             if votes > share * elsewhere.total():
-                return called
+                return call
         return None
 
     def _called(self, group: int, number: int) -> dict[int, tuple[Agreement, ...]]:

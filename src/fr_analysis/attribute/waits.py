@@ -14,6 +14,7 @@ retired, so such a mark on an operation that some member never joined counts as 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,12 +72,14 @@ class WaitFinder:
         columns = EndToEnd(progress.trace)
         places = columns.places(progress)
         self._completion = columns.column(lambda operations: operations.completion)[places]
-        self._late = columns.column(_completed_late)[places] != 0
+        self._late = columns.column(completed_late)[places] != 0
         self._needs_all = columns.of_signatures(_needs_all)[places] != 0
         self._numbers: dict[int, dict[int, tuple[int, int]]] = self._numbers_by_row()
         self._joined: dict[tuple[int, int], dict[int, Join]] = {}
         self._lacking: dict[tuple[int, int], tuple[tuple[int, ...], tuple[int, ...]]] = {}
         self.outdated = self._outdated()
+        self.queued: list[Wait] = []
+        """Collectives behind what ranks wait in that lack an idle rank: ``find`` fills it."""
         self._transfers = match_transfers(progress.trace, progress.groups)
         # Whether recorders note when the device begins an operation: it is set for a job.
         self._timed = any(
@@ -91,12 +94,33 @@ class WaitFinder:
         """Every waiting rank's wait, by rank."""
         waits = {}
         for rank, rows in self._outstanding.items():
-            found = [self._judge(rank, row) for row in rows[:_MOST_ROWS]]
-            # What a dump showed as pending is over where the others' dumps are newer.
-            found = [wait for wait in found if rank not in self.outdated.get(wait.group, ())]
+            found: list[Wait] = []
+            for row in rows[:_MOST_ROWS]:
+                if found and not self._may_lack_members(rank, row):
+                    continue  # of what comes later, only that is asked
+                wait = self._judge(rank, row)
+                # What a dump showed as pending is over where the others' dumps are newer.
+                if rank not in self.outdated.get(wait.group, ()):
+                    found.append(wait)
             if found:
                 waits[rank] = self._decisive(found)
+                self._queue(wait for wait in found if wait.row > waits[rank].row)
         return waits
+
+    def _may_lack_members(self, rank: int, row: int) -> bool:
+        """Whether an outstanding operation is a transfer, or a collective that not all joined."""
+        if (rank, row) in self._transfers:
+            return True
+        return self._absent(*self._numbers[rank][row])[0] != ()
+
+    def _queue(self, later: Iterable[Wait]) -> None:
+        """Keep of each group the first collective that lacks a rank with nothing outstanding."""
+        groups = set()
+        for wait in later:
+            idle = wait.number is not None and any(r not in self._oldest for r in wait.absent)
+            if idle and wait.group not in groups:
+                groups.add(wait.group)
+                self.queued.append(wait)
 
     def _outdated(self) -> dict[int, frozenset[int]]:
         """Per group, members whose dumps are older than what their peers have finished since.
@@ -135,7 +159,7 @@ class WaitFinder:
             return None
         mine = self._trace.dumps[rank].operations
         spans = mine.completed_ns - mine.created_ns
-        as_long = _completed_late(mine) & (spans >= ended - begun - ABORT_NS)
+        as_long = completed_late(mine) & (spans >= ended - begun - ABORT_NS)
         rows = np.flatnonzero(as_long).tolist()
         return self._ended(rank, rows[0]) if rows else None
 
@@ -168,7 +192,7 @@ class WaitFinder:
         operations = self._trace.dumps[rank].operations
         for join in self._progress.joins(group, number):
             if join.rank == rank:
-                late = bool(_completed_late(operations)[join.row])
+                late = bool(completed_late(operations)[join.row])
                 is_last = join.row == len(operations) - 1
                 if late or (is_last and join.completion is not Completion.COMPLETED):
                     return Wait(rank, join.row, group, number, marked_complete=True)
@@ -255,8 +279,12 @@ class WaitFinder:
                 continue
             name = operation_name(dump.signatures[dump.operations.signature[row]].operation)
             absent, unknown = self._absent(group, number)
-            # A root may rightly be done before the others join; nobody else may.
-            if name not in ROOTED and (absent or (unknown and completion != Completion.TIMED)):
+            # A root may rightly be done before the others join, unless an abort ended it; nobody
+            # else may.
+            may_be_done = name in ROOTED and not (
+                row == len(dump.operations) - 1 and completed_late(dump.operations)[row]
+            )
+            if not may_be_done and (absent or (unknown and completion != Completion.TIMED)):
                 rows.append(row)
         rows.extend(row for holder, row in self._transfers if holder == rank)
         return sorted(rows)
@@ -321,8 +349,9 @@ class WaitFinder:
             )
         joins = self._joins(group, number)
         held_up, finished = [], []
+        without_dump = set(unknown)
         for member in self._progress.groups.groups[group].members:
-            if member == rank or member in unknown:
+            if member == rank or member in without_dump:
                 continue
             if self._finished(member, group, joins.get(member), joins[rank], number):
                 finished.append(member)
@@ -346,7 +375,7 @@ class WaitFinder:
             member
             for member, join in sorted(self._joins(group, number).items())
             if member != rank
-            and bool(_completed_late(self._trace.dumps[member].operations)[join.row])
+            and bool(completed_late(self._trace.dumps[member].operations)[join.row])
             and self._oldest.get(member, join.row) < join.row
         )
 
@@ -398,7 +427,7 @@ def _needs_all(signature: Signature) -> bool:
     return operation_name(signature.operation) not in ROOTED
 
 
-def _completed_late(operations: Operations) -> npt.NDArray[np.bool_]:
+def completed_late(operations: Operations) -> npt.NDArray[np.bool_]:
     """Which operations were seen to complete so late that an abort may have ended them.
 
     NCCL's abort after a timeout marks what hung as completed (pytorch#119249).

@@ -25,7 +25,7 @@ class Batches:
     Attributes:
         inner: which operations are transfers of a batch.
         closing: which operations close such a batch.
-        groups: the rank's groups in which it issued any.
+        groups: the rank's groups in which it issued any, or one of which only the end is left.
     """
 
     inner: npt.NDArray[np.bool_]
@@ -38,19 +38,20 @@ def find_batches(dump: RankDump) -> Batches:
 
     NCCL closes a batch with an entry of its own, the only one of the batch that is ever
     updated; a dump of active entries lacks that of a complete batch. A lone transfer
-    counts ``p2p_seq_id`` up, a batched one does not.
+    counts ``p2p_seq_id`` up, a batched one does not. A ring that has wrapped may begin with the
+    closing entry: it tells of a batch, unless such entries close collectives in that group.
     """
     operations = dump.operations
     count = len(operations)
     inner, closing = np.zeros(count, dtype=np.bool_), np.zeros(count, dtype=np.bool_)
     transfers = [point_to_point(s.operation) is not None for s in dump.signatures]
-    if dump.numbers_per_recorder or not any(transfers):
-        return Batches(inner, closing, frozenset())
     ends = [is_batch_end(s.operation) for s in dump.signatures]
+    if dump.numbers_per_recorder or not count or not (any(transfers) or any(ends)):
+        return Batches(inner, closing, frozenset())
     newest: dict[int, int] = {}
     signatures, groups = operations.signature.tolist(), operations.group.tolist()
     numbers = operations.number.tolist()
-    for row in range(count):
+    for row in range(count if any(transfers) else 0):
         group = groups[row]
         if transfers[signatures[row]]:
             number = numbers[row]
@@ -63,7 +64,12 @@ def find_batches(dump: RankDump) -> Batches:
                     break
                 inner[at] = closing[row] = True
                 at -= 1
-    return Batches(inner, closing, frozenset(groups[row] for row in np.flatnonzero(inner)))
+    found = {groups[row] for row in np.flatnonzero(inner)}
+    if ends[signatures[0]] and operations.record[0] > 0:
+        closed = np.array(ends)[operations.signature] & (operations.group == groups[0])
+        if np.array_equal(np.flatnonzero(closed & ~closing), [0]):
+            found.add(groups[0])
+    return Batches(inner, closing, frozenset(found))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fr_analysis.match.groups import Groups, ProcessGroup, resolve_groups
+from fr_analysis.match.groups import Groups, ProcessGroup, group_kind, resolve_groups
 from fr_analysis.match.p2p import Batches, find_batches
 from fr_analysis.match.semantics import agreement, is_batch_end, point_to_point
 from fr_analysis.trace import UNKNOWN, Completion, IntColumn, RankDump, Signature, Trace, distinct
@@ -150,7 +150,7 @@ def _local_numbers(
     return numbers, whole
 
 
-def _is_whole(dump: RankDump) -> bool:
+def is_whole(dump: RankDump) -> bool:
     """Whether the ring buffer still holds the rank's first operation, and all since."""
     records = dump.operations.record
     return not len(records) or int(records[-1]) == len(records) - 1
@@ -163,6 +163,21 @@ def _without_batches(dump: RankDump, numbers: IntColumn, batches: Batches) -> In
         mine = dump.operations.group == group
         numbers[mine] -= np.cumsum(batches.closing[mine])
     return numbers
+
+
+def _batched(groups: Groups, batches: dict[int, Batches]) -> set[int]:
+    """The groups in which batches of transfers were issued, and all that are of their kind.
+
+    Ring buffers that have wrapped may have lost every batch of a group.
+    """
+
+    def kind(index: int) -> str:
+        group = groups.groups[index]
+        return group_kind(group.name, len(group.members))
+
+    seen = {groups.of_rank[rank][local] for rank, b in batches.items() for local in b.groups}
+    kinds = {kind(index) for index in seen}
+    return seen | {group.index for group in groups.groups if kinds and kind(group.index) in kinds}
 
 
 def _align_at_pending(parts: list[tuple[int, IntColumn, npt.NDArray[np.bool_]]]) -> list[int]:
@@ -201,7 +216,7 @@ def match(trace: Trace) -> Progress:
 
     batches = {rank: find_batches(dump) for rank, dump in trace.dumps.items()}
     # Starting a batch of transfers counts as a collective, on those ranks only that take part.
-    batched = {groups.of_rank[rank][local] for rank, b in batches.items() for local in b.groups}
+    batched = _batched(groups, batches)
     codes: dict[object, int] = {}
     code_of = _PerTable(lambda signature: codes.setdefault(agreement(signature), len(codes)))
     collective = _PerTable(_is_collective)
@@ -232,7 +247,7 @@ def match(trace: Trace) -> Progress:
                 pending = operations.completion[at[mine]] == Completion.PENDING
                 unplaced.setdefault(int(index), []).append((rank, piece.number[mine], pending))
     for index, parts in unplaced.items():
-        if index in batched and all(_is_whole(trace.dumps[rank]) for rank in trace.dumps):
+        if index in batched and all(is_whole(trace.dumps[rank]) for rank in trace.dumps):
             continue
         for (rank, _, _), offset in zip(parts, _align_at_pending(parts), strict=True):
             mine = pieces[rank].group == index

@@ -1,0 +1,97 @@
+"""Who left the way that most ranks of the whole job went.
+
+Ranks of one program call the same operations in the same order, each in its own groups of a kind,
+and differ in how far they have come. Where ranks block each other before their groups have a
+history that could be compared (``siblings``), the job as a whole tells who turned off: most ranks
+went one way, and a rank called something else where they went on.
+
+Parts of a job may rightly go ways of their own. So the ranks of each pipeline stage are looked at
+apart; and nobody is named with whom most of a group went along, nor one that turned off into, or
+away from, a kind of group that not both have, nor one whose turn was completed: it hung somewhere
+else.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from operator import itemgetter
+
+from fr_analysis.attribute.siblings import Siblings, Token
+from fr_analysis.attribute.waits import Wait
+from fr_analysis.match.progress import Progress, is_whole
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """Where a rank left the way of most: its row, what it called there, and what they called."""
+
+    row: int
+    own: Token
+    common: Token
+
+
+def find_departed(
+    progress: Progress, siblings: Siblings, waits: Mapping[int, Wait]
+) -> frozenset[int]:
+    """The ranks that turned off the way of most in their stage, and wait there.
+
+    Args:
+        progress: the match.
+        siblings: what each rank recorded, in order.
+        waits: what the ranks wait in.
+
+    Returns:
+        Those ranks; none where a ring does not hold all of its rank's operations, or where no way
+        has a majority.
+    """
+    dumps = progress.trace.dumps
+    if not all(map(is_whole, dumps.values())):
+        return frozenset()
+    stages: dict[Hashable, list[int]] = defaultdict(list)
+    for rank in dumps:
+        stages[siblings.stage(rank)].append(rank)
+    found = set()
+    for ranks in stages.values():
+        turns = _turns({rank: siblings.record(rank) for rank in ranks})
+        staying = next((rank for rank in ranks if rank not in turns), None)
+        for rank, turn in turns.items():
+            if (
+                rank in waits
+                and waits[rank].row <= turn.row
+                and staying is not None
+                and siblings.may_have(staying, turn.own[0])
+                and siblings.may_have(rank, turn.common[0])
+            ):
+                found.add(rank)
+    return frozenset(rank for rank in found if _stands_alone(progress, rank, found))
+
+
+def _turns(records: Mapping[int, list[tuple[int, Token]]]) -> dict[int, _Turn]:
+    """Where each rank turned off, as long as more than half of all ranks go on together."""
+    turns: dict[int, _Turn] = {}
+    going = list(records)
+    step = 0
+    while going:
+        going = [rank for rank in going if len(records[rank]) > step and rank not in turns]
+        called = Counter(records[rank][step][1] for rank in going)
+        common, together = max(called.items(), key=itemgetter(1), default=(None, 0))
+        if common is None or 2 * together <= len(records):
+            break
+        for rank in going:
+            row, own = records[rank][step]
+            if own != common:
+                turns[rank] = _Turn(row, own, common)
+        step += 1
+    return turns
+
+
+def _stands_alone(progress: Progress, rank: int, departed: set[int]) -> bool:
+    """Whether no group of a rank went along with it: of each, at most half have departed."""
+    dumps = progress.trace.dumps
+    for index in set(progress.groups.of_rank[rank]):
+        known = [member for member in progress.groups.groups[index].members if member in dumps]
+        if len(known) > 1 and 2 * len(departed.intersection(known)) > len(known):
+            return False
+    return True
