@@ -92,6 +92,20 @@ class Progress:
             int(operations.number[row]),
         )
 
+    def never_joined(self, group: int, rank: int, numbers: IntColumn) -> npt.NDArray[np.bool_]:
+        """Which of a group's collectives a rank never joined.
+
+        Args:
+            group: index of the group. rank: a member.
+            numbers: those of the collectives.
+
+        Returns:
+            For each, whether it is newer than the last one that the rank joined. Of a rank of which
+            nothing can be said, of none.
+        """
+        advance = self.advances[group].get(rank)
+        return numbers > advance.last_joined if advance else np.zeros(len(numbers), dtype=np.bool_)
+
     def disagreements(self) -> Iterator[tuple[int, int]]:
         """Group and number of collectives whose joins do not all need the same agreement."""
         if not len(self.group):
