@@ -120,9 +120,12 @@ audit: setup  ## look for known vulnerabilities of what is installed, for those 
 	$(BIN)/pip-audit --strict --no-deps --disable-pip --progress-spinner off $(AUDIT) -r /dev/stdin 2>$$log && grep '^No known' $$log || \
 	    { grep '^Found' $$log || echo "make: nothing was audited: the vulnerability service is not reachable, or does not know a package (log: $$log)"; exit 1; }
 
+# Of what .pth files lead to, which is this folder, -S leaves out all: else the project, installed in
+# it to be edited, would be a package of its own beside itself, with the folder as its address.
 sbom: setup  ## list what .venv holds as a bill of materials (_build/sbom.json, CycloneDX)
 	@mkdir -p _build
-	@$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --mc-type application \
+	@PYTHONPATH=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
+	    $(BIN)/cyclonedx-py environment -S --pyproject pyproject.toml --mc-type application \
 	    --output-reproducible $(SBOM) -o _build/sbom.json $(BIN)/python
 
 reliability: setup browser  ## hostile files, made jobs, injected faults, builds in a row (long; benchmarks/reliability)

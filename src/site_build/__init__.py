@@ -14,6 +14,7 @@ from site_build import (
     linking,
     pages,
     published,
+    search_index,
     sharing,
     summaries,
 )
@@ -34,5 +35,6 @@ def setup(app: Sphinx) -> dict[str, bool | int]:
     summaries.setup(app)
     sharing.setup(app)
     published.setup(app)
+    search_index.setup(app)
     # What `summaries` keeps with each page: one more wherever that changes.
     return {"env_version": 1, "parallel_read_safe": True, "parallel_write_safe": True}

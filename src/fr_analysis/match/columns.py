@@ -6,12 +6,12 @@ rows takes time that grows with the square of the job; one column over all ranks
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 
 from fr_analysis.match.progress import Progress
+from fr_analysis.match.side_tables import PerTable
 from fr_analysis.trace import Frame, IntColumn, Operations, RankDump, Signature, Trace
 
 
@@ -39,29 +39,21 @@ class EndToEnd:
         Returns:
             It, as integers, with one element per place.
         """
-        parts = [np.asarray(of(dump.operations), dtype=np.int64) for dump in self._dumps]
-        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+        return self._joined(lambda dump: np.asarray(of(dump.operations), dtype=np.int64))
 
     def of_signatures(self, of: Callable[[Signature], int]) -> IntColumn:
-        """What a function says of every operation's signature, asked once per signature."""
-        return self._of_table(lambda dump: dump.signatures, lambda o: o.signature, of)
+        """What a function says of every operation's signature, asked once per table of them."""
+        found = PerTable(of)
+        return self._joined(lambda dump: found(dump.signatures)[dump.operations.signature])
 
     def of_stacks(self, of: Callable[[tuple[Frame, ...]], int]) -> IntColumn:
         """What a function says of every operation's stack, of ``()`` where none is recorded."""
+        found, none = PerTable(of), of(())
         # The last is for UNKNOWN, which is -1.
-        return self._of_table(lambda dump: (*dump.stacks, ()), lambda o: o.stack, of)
+        return self._joined(lambda dump: np.append(found(dump.stacks), none)[dump.operations.stack])
 
-    def _of_table(
-        self,
-        table: Callable[[RankDump], Sequence[Any]],
-        index: Callable[[Operations], IntColumn],
-        of: Callable[[Any], int],
-    ) -> IntColumn:
-        parts = [
-            np.array([of(item) for item in table(dump)], dtype=np.int64)[index(dump.operations)]
-            for dump in self._dumps
-            if len(dump.operations)
-        ]
+    def _joined(self, of: Callable[[RankDump], IntColumn]) -> IntColumn:
+        parts = [of(dump) for dump in self._dumps]
         return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
 
     def places(self, progress: Progress) -> IntColumn:

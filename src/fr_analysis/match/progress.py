@@ -7,7 +7,7 @@ how far each rank has come. Sends and receives are matched apart, see ``p2p``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy.typing as npt
 from fr_analysis.match.groups import Groups, ProcessGroup, group_kind, resolve_groups
 from fr_analysis.match.p2p import Batches, find_batches
 from fr_analysis.match.semantics import agreement, is_batch_end, point_to_point
+from fr_analysis.match.side_tables import PerTable
 from fr_analysis.trace import UNKNOWN, Completion, IntColumn, RankDump, Signature, Trace, distinct
 
 NEVER = -1
@@ -92,6 +93,20 @@ class Progress:
             int(operations.number[row]),
         )
 
+    def never_joined(self, group: int, rank: int, numbers: IntColumn) -> npt.NDArray[np.bool_]:
+        """Which of a group's collectives a rank never joined.
+
+        Args:
+            group: index of the group. rank: a member.
+            numbers: those of the collectives.
+
+        Returns:
+            For each, whether it is newer than the last one that the rank joined. Of a rank of which
+            nothing can be said, of none.
+        """
+        advance = self.advances[group].get(rank)
+        return numbers > advance.last_joined if advance else np.zeros(len(numbers), dtype=np.bool_)
+
     def disagreements(self) -> Iterator[tuple[int, int]]:
         """Group and number of collectives whose joins do not all need the same agreement."""
         if not len(self.group):
@@ -107,22 +122,6 @@ class Progress:
     def group_named(self, index: int) -> ProcessGroup:
         """The group of an index."""
         return self.groups.groups[index]
-
-
-class _PerTable:
-    """What a function says of the items of a side table: many ranks share one, asked once."""
-
-    def __init__(self, of: Callable[[Signature], int]) -> None:
-        self._of = of
-        # The table is held too, so that its id stays its own.
-        self._known: dict[int, tuple[tuple[Signature, ...], IntColumn]] = {}
-
-    def __call__(self, table: tuple[Signature, ...]) -> IntColumn:
-        """What it says, by index."""
-        if id(table) not in self._known:
-            found = np.fromiter(map(self._of, table), dtype=np.int64, count=len(table))
-            self._known[id(table)] = table, found
-        return self._known[id(table)][1]
 
 
 def _is_collective(signature: Signature) -> bool:
@@ -218,8 +217,10 @@ def match(trace: Trace) -> Progress:
     # Starting a batch of transfers counts as a collective, on those ranks only that take part.
     batched = _batched(groups, batches)
     codes: dict[object, int] = {}
-    code_of = _PerTable(lambda signature: codes.setdefault(agreement(signature), len(codes)))
-    collective = _PerTable(_is_collective)
+    code_of: PerTable[Signature] = PerTable(
+        lambda signature: codes.setdefault(agreement(signature), len(codes))
+    )
+    collective = PerTable(_is_collective)
     pieces: dict[int, _Piece] = {}
     unplaced: dict[int, list[tuple[int, IntColumn, npt.NDArray[np.bool_]]]] = {}
     for rank, dump in trace.dumps.items():

@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from html import escape
 
+import numpy as np
+
 from fr_analysis.attribute.evidence import ranks_text
 from fr_analysis.diagnosis import Diagnosis
 from fr_analysis.match import ProcessGroup, Progress
@@ -71,22 +73,17 @@ def _odd_cells(diagnosis: Diagnosis, group: ProcessGroup) -> set[tuple[int | Non
     }
 
 
-def _forgotten(progress: Progress, group: ProcessGroup, rank: int, number: int) -> bool:
-    """Whether a rank may well have joined, but left no dump or a ring that begins later."""
-    if rank not in progress.trace.dumps:
-        return True
-    advance = progress.advances[group.index].get(rank)
-    return advance is None or number <= advance.last_joined
-
-
 def _band(progress: Progress, diagnosis: Diagnosis, group: ProcessGroup, top: int) -> _Band | None:
     mine = progress.group == group.index
-    numbers = sorted(set(progress.number[mine].tolist()))[-COLUMNS:]
-    if not numbers:
+    numbers = np.unique(progress.number[mine])[-COLUMNS:]
+    if not len(numbers):
         return None
     odd = _odd_cells(diagnosis, group)
+    absent = {
+        rank: progress.never_joined(group.index, rank, numbers).tolist() for rank in group.members
+    }
     parts = [f'<text class="head" x="16" y="{top + 22}">group {escape(str(group.name))}</text>']
-    for column, number in enumerate(numbers):
+    for column, number in enumerate(numbers.tolist()):
         x = LEFT + column * (CELL + GAP)
         joins = {join.rank: join for join in progress.joins(group.index, number)}
         recorded = {join.recorded_number for join in joins.values()}
@@ -96,8 +93,8 @@ def _band(progress: Progress, diagnosis: Diagnosis, group: ProcessGroup, top: in
             y = top + TOP + line * (CELL + GAP)
             join = joins.get(rank)
             if join is None:
-                kind = "unknown" if _forgotten(progress, group, rank, number) else "absent"
-                what = "no record" if kind == "unknown" else "never joined"
+                kind = "absent" if absent[rank][column] else "unknown"
+                what = "never joined" if absent[rank][column] else "no record"
             else:
                 what = operation_name(join.signature.operation)
                 pending = join.completion is Completion.PENDING

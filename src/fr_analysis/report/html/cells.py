@@ -132,21 +132,12 @@ class Cells:
         rows = [[rank] for rank in known] + ([rest] if rest else [])
         cells = np.full((len(rows), len(numbers)), UNKNOWN_CELL, dtype=np.uint16)
         for line, rank in enumerate(known):
-            advance = progress.advances[group.index].get(rank)
-            if advance is not None:
-                cells[line, numbers > advance.last_joined] = ABSENT_CELL
-            elif self._lacks_all(rank):
-                cells[line] = ABSENT_CELL
+            cells[line, progress.never_joined(group.index, rank, numbers)] = ABSENT_CELL
         lines = np.searchsorted(known, progress.rank[first:last])
         cells[lines, columns] = self._codes[first:last]
         labels = numbers.copy()
         labels[columns] = self._recorded[first:last]
         return labels.tolist(), rows, cells
-
-    def _lacks_all(self, rank: int) -> bool:
-        """Whether what a rank does not hold, it never joined: its ring buffer has not wrapped."""
-        record = self._progress.trace.dumps[rank].operations.record
-        return not len(record) or int(record.min()) <= 0
 
     def as_json(self, first: tuple[str, ...]) -> dict[str, Any]:
         """Everything for the page's script.
