@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.fr_analysis.live.fakes import answering, raw, store_page
+from tests.fr_analysis.live.fakes import answering, full, raw, store_page
 
 from fr_analysis import Verdict
 from fr_analysis.cli import ExitStatus, main
@@ -54,14 +54,20 @@ def pages_of(content: object, recorder: str = "fr_trace_json", stacks: bytes = S
 
 
 @contextlib.contextmanager
-def job(*ranks: Pages | int) -> Iterator[str]:
-    """A debug server with these ranks, each what its worker answers or a port; yields its URL."""
+def job(*ranks: Pages | int | Address) -> Iterator[str]:
+    """A debug server with these ranks, each what its worker answers, or where it is asked.
+
+    Yields its URL.
+    """
     with contextlib.ExitStack() as servers:
-        ports = [
-            rank if isinstance(rank, int) else servers.enter_context(answering(rank))
+        found = [
+            servers.enter_context(answering(rank)) if isinstance(rank, dict) else rank
             for rank in ranks
         ]
-        workers = {rank: f"http://127.0.0.1:{port}" for rank, port in enumerate(ports)}
+        workers = {
+            rank: f"http://{Address('127.0.0.1', at) if isinstance(at, int) else at}"
+            for rank, at in enumerate(found)
+        }
         front = servers.enter_context(answering({"/tcpstore": (200, store_page(workers))}))
         yield f"http://127.0.0.1:{front}"
 
@@ -218,6 +224,58 @@ def test_silence_is_evidence_and_costs_one_timeout() -> None:
     assert diagnosis.missing_dumps == (1,)
     assert any("did not answer (no answer within 1 s)" in note for note in diagnosis.notes)
     assert not any("cannot be told apart" in note for note in diagnosis.notes)
+
+
+def test_ranks_of_a_host_that_cannot_be_reached_are_not_blamed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with full("127.0.0.2") as port:
+        away = Address("127.0.0.2", port)
+        with job(pages_of(waiting(3)), away, away) as url:
+            assert main(["--url", url, "--timeout", "0.5"]) == ExitStatus.UNDETERMINED
+    said = capsys.readouterr().out
+    assert (
+        "  whether ranks 1, 2 joined is not known: they could not be reached (no connection within "
+        "0.5 s)\n  victims: rank 0\n"
+    ) in said
+    assert (
+        "  ranks 1, 2 could not be reached (no connection within 0.5 s), nor could anything else "
+        "at 127.0.0.2: a host is down or the way to it is cut, and its ranks may wait like the "
+        "others; look at the host, or ask from one that reaches it\n"
+    ) in said
+    assert "Suspects" not in said
+    assert "ask again" not in said
+
+
+def test_a_rank_that_has_ended_is_blamed_beside_one_that_cannot_be_reached() -> None:
+    with full("127.0.0.2") as port, job(pages_of(waiting(3)), 9, Address("127.0.0.2", port)) as url:
+        _, diagnosis = examine(lambda silent: Job(url, 0.5).take(silent), 0.01)
+    assert (diagnosis.verdict, diagnosis.suspects) == (Verdict.FAULT, (1,))
+    assert diagnosis.missing_dumps == (1, 2)
+    (fault,) = diagnosis.faults
+    assert fault.evidence[-2:] == (
+        "rank 1 never joined: it did not answer (connection refused)",
+        "whether rank 2 joined is not known: it could not be reached (no connection within 0.5 s)",
+    )
+
+
+def test_a_rank_that_takes_no_connection_is_blamed_where_its_host_is_reached() -> None:
+    """A stopped process takes none when it has taken a few."""
+    with full() as port, job(pages_of(waiting()), port) as url:
+        _, diagnosis = examine(lambda silent: Job(url, 0.5).take(silent), 0.01)
+    assert (diagnosis.verdict, diagnosis.suspects) == (Verdict.FAULT, (1,))
+    assert any("although others on the same host do" in note for note in diagnosis.notes)
+
+
+def test_many_hosts_that_cannot_be_reached_are_named_in_short() -> None:
+    addresses: dict[int, Address | None] = {
+        rank: Address(f"224.0.0.{rank // 2}", 9) for rank in range(20)
+    }
+    (note, *_) = collect_ranks(addresses, 5).notes
+    assert note.startswith(
+        "ranks 0-19 could not be reached (network is unreachable), nor could anything else at "
+        "224.0.0.0, 224.0.0.1, 224.0.0.2, 224.0.0.3 and 6 more hosts: a host is "
+    )
 
 
 def test_a_job_in_which_nobody_answers() -> None:
