@@ -99,9 +99,9 @@ def files(folder: Path, patch: Patch) -> Iterator[str]:
     for name in ("compression.zstd", "zstandard"):
         patch.setitem(sys.modules, name, None)
     yield command(folder / "job")
-    for name, ahead in ("a", 0), ("b", 1):
-        write_job(folder / "jobs" / name)
-        write(folder / "jobs" / name / f"rank_{ahead}", dump(2, entries=4))
+    for name, numbers in ("a", (1, 3)), ("b", (2,)):
+        content = dump(1) | {"entries": list(map(entry, numbers))}
+        write(folder / "jobs" / name / "rank_0", content)
     yield command(folder / "jobs")
 
 
