@@ -477,7 +477,8 @@ class Describer:
         notes = []
         suspects = {rank for fault in faults for rank in fault.suspects}
         unreached = self._trace.unreached(missing)
-        bystanders = tuple(rank for rank in missing if rank not in {*suspects, *unreached})
+        told = suspects.union(unreached)
+        bystanders = tuple(rank for rank in missing if rank not in told)
         if bystanders:
             more = "collect their dumps and run again"
             if self._is_live:

@@ -26,7 +26,7 @@ from pathlib import Path
 from fr_analysis.attribute.evidence import named_ranks
 from fr_analysis.attribute.frames import is_torch
 from fr_analysis.errors import FrAnalysisError, UnreadableDump
-from fr_analysis.live.fetch import Address, Answer, Contact, ask, run
+from fr_analysis.live.fetch import MAX_ANSWER, Address, Answer, Contact, ask, run
 from fr_analysis.match.semantics import operation_name
 from fr_analysis.read.decode import load_json
 from fr_analysis.read.dump import MAX_RANK, build_dump
@@ -42,6 +42,8 @@ RECORDERS = {
 STACKS = "dump_traceback"
 STACKS_PAGE = "/stacks"
 
+MOST_STACKS = 4 << 20
+"""Bytes that are read of a rank's stacks: a thousand threads with forty frames each."""
 AT_ONCE = 64
 """Ranks that are asked at the same time; each takes four connections."""
 MOST_SILENT = 6 * AT_ONCE
@@ -51,11 +53,13 @@ FEWEST_KNOWN = 64
 PAGE_S = 60.0
 """How long the front's pages wait for a silent rank if the job sets nothing else."""
 
+# Nothing that commands a terminal is in a host's name, and no blank line begins a search anew.
 _KEY = re.compile(
-    r"^\s*debug_server/rank(\d{1,6}): b(['\"])(?:http://([^'\"\s/]+):(\d{1,5})\2)?", re.M
+    r"^[ \t]*debug_server/rank(\d{1,6}): b(['\"])(?:http://([\w.:%\[\]-]+):(\d{1,5})\2)?", re.M
 )
-_HEADING = re.compile(r"^\s*<h2>Rank (\d{1,6}): http://([^/\s<>]+):(\d{1,5})/[^<\n]*</h2>", re.M)
-_PRE = re.compile(r"<pre>(.*)</pre>", re.S)
+_HEADING = re.compile(
+    r"^[ \t]*<h2>Rank (\d{1,6}): http://([\w.:%\[\]-]+):(\d{1,5})/[^<\n]*</h2>", re.M
+)
 _FAILED = re.compile(r"<p>Failed to fetch: status=(\d{3})</p>")
 
 
@@ -348,7 +352,16 @@ def _unasked(rank: int, address: Address | None, known: Answer) -> _Rank:
 async def _ask_rank(rank: int, address: Address, timeout_s: float) -> _Rank:
     """Ask one rank everything at once, and read it in a thread: others are being asked."""
     taken_ns = time.time_ns()
-    asked = (ask(address, "POST", f"/handler/{name}", timeout_s=timeout_s) for name in _QUESTIONS)
+    asked = (
+        ask(
+            address,
+            "POST",
+            f"/handler/{name}",
+            timeout_s=timeout_s,
+            limit=MOST_STACKS if name == STACKS else MAX_ANSWER,
+        )
+        for name in _QUESTIONS
+    )
     answers = dict(zip(_QUESTIONS, await asyncio.gather(*asked), strict=True))
     return await asyncio.to_thread(_read_rank, rank, address, answers, taken_ns)
 
@@ -473,8 +486,8 @@ def page_answers(text: str) -> dict[int, Answer]:
     for at, heading in enumerate(headings):
         end = headings[at + 1].start() if at + 1 < len(headings) else len(text)
         section = text[heading.end() : end]
-        shown = _PRE.search(section)
-        content = shown[1] if shown else ""
+        # The ranks' text may hold such tags itself.
+        content = section.partition("<pre>")[2].rpartition("</pre>")[0]
         failed = _FAILED.search(section)
         if failed:
             contact = Contact.SILENT if failed[1] == "408" else Contact.GONE

@@ -138,7 +138,7 @@ async def _read_body(reader: asyncio.StreamReader, length: int | None, limit: in
         pieces += piece
         if len(pieces) > limit:
             return None
-    return bytes(pieces)
+    return bytes(pieces[:length])
 
 
 async def ask(

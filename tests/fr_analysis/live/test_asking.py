@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
 import os
 import socket
@@ -113,6 +114,11 @@ def test_a_server_that_misbehaves(first: bytes, then: bytes, contact: Contact, r
         assert time.monotonic() - began < 2
     assert (answer.contact, answer.is_good) == (contact, False)
     assert reason in answer.error
+
+
+def test_what_follows_an_answer_s_end_is_no_part_of_it() -> None:
+    with raw(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabcdef") as port:
+        assert put(Address("127.0.0.1", port)).body == b"abc"
 
 
 @pytest.mark.parametrize(
@@ -332,11 +338,63 @@ def test_one_line_of_a_page_does_not_make_a_million_ranks() -> None:
         assert time.monotonic() - began < 2
 
 
+@pytest.mark.parametrize(
+    "page",
+    [
+        b"\n" * (1 << 20),
+        b"<h2>Rank 0: http://a:1/x</h2>\n" + b"<pre>" * (1 << 18),
+        b"HTTP/1.1 200 OK\r\n\r\n" * (1 << 16),
+    ],
+    ids=["blank lines", "tags that do not end", "heads"],
+)
+def test_a_page_that_is_none_costs_no_time(page: bytes) -> None:
+    began = time.monotonic()
+    front = answering({"/tcpstore": (200, page), "/stacks": (200, page)})
+    with front as port, contextlib.suppress(NoServerError):
+        assert Job(f"http://127.0.0.1:{port}", 2).take().alone
+    assert page_answers(page.decode()).get(0, Answer(Contact.ANSWERED)).body == b""
+    assert time.monotonic() - began < 5
+
+
+def test_a_host_whose_name_commands_a_terminal_is_none() -> None:
+    with answering({"/tcpstore": (200, store_page({0: "http://a\x1b[31mb:9"}))}) as port:
+        (note,) = Job(f"http://127.0.0.1:{port}", 1).take().notes
+    assert note == "rank 0 could not be reached (the job's store holds no address of it)"
+
+
+def test_a_server_that_leads_elsewhere_or_packs_its_answer_is_not_followed() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as elsewhere:
+        elsewhere.setblocking(False)
+        where = f"http://127.0.0.1:{elsewhere.getsockname()[1]}/"
+        moved = f"HTTP/1.1 302 Found\r\nLocation: {where}\r\nContent-Length: 0\r\n\r\n"
+        bomb = gzip.compress(bytes(100 << 20))
+        packed = f"HTTP/1.1 200 OK\r\nContent-Length: {len(bomb)}\r\n"
+        packed += "Content-Encoding: gzip\r\n\r\n"
+        with (
+            raw(moved.encode()) as one,
+            raw(packed.encode() + bomb) as other,
+            job(pages_of(waiting(3)), one, other) as url,
+        ):
+            unread = Job(url, 5).take().trace.unread
+        with pytest.raises(BlockingIOError):  # nobody has called
+            elsewhere.accept()
+    assert "with status 302" in unread[0].reason
+    assert "is neither a pickle nor JSON" in unread[1].reason
+
+
+def test_stacks_without_end_do_not_cost_what_was_recorded() -> None:
+    with job(pages_of(waiting(), stacks=STACKS + b"\n" * (5 << 20)), pages_of(dump())) as url:
+        snapshot = Job(url, 10).take()
+    assert list(snapshot.trace.dumps) == [0, 1]
+    assert list(snapshot.trace.stacks) == [1]
+
+
 def test_ranks_without_an_address_cost_no_time() -> None:
     began = time.monotonic()
     snapshot = collect_ranks(dict.fromkeys(range(20_000)), 5)
-    assert time.monotonic() - began < 5
     assert len(snapshot.silent) == 20_000
+    assert read(snapshot).diagnosis.verdict is Verdict.UNDETERMINED
+    assert time.monotonic() - began < 5
     assert any("ranks 0-19999 could not be reached" in note for note in snapshot.notes)
 
 
