@@ -9,6 +9,7 @@ handed to other processes several times as fast as other objects.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple, Protocol, Self
@@ -212,14 +213,32 @@ class UnreadMany(Unread):
     __slots__ = ()
 
 
+class Silence(NamedTuple):
+    """How a rank of a running job gave no answer.
+
+    ``reason`` is one phrase, ``connection refused``. ``is_reached`` says whether its host was: else
+    the rank may do well, and nothing is known of it.
+    """
+
+    reason: str
+    is_reached: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Trace:
     """All that was read: dumps and stacks by rank, and the files that could not be used.
 
-    ``expected_world_size`` is the number of ranks that the user says the job has.
+    ``expected_world_size`` is the number of ranks that the user says the job has. ``silences`` has
+    the ranks of a running job that gave no answer; it is None where files were read.
     """
 
     dumps: dict[int, RankDump]
     stacks: dict[int, RankStacks] = field(default_factory=dict)
     unread: tuple[Unread, ...] = ()
     expected_world_size: int | None = None
+    silences: Mapping[int, Silence] | None = None
+
+    def unreached(self, ranks: Iterable[int]) -> tuple[int, ...]:
+        """Those of some ranks that could not be reached, so that nothing is known of them."""
+        silences = self.silences or {}
+        return tuple(r for r in ranks if r in silences and not silences[r].is_reached)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -10,12 +11,14 @@ import time
 from pathlib import Path
 
 import pytest
-from benchmarks.reliability.injected_faults import FAULTS, RIGHT, inject_into_job
+from benchmarks.reliability.injected_faults import FAULTS, RIGHT, UNDETERMINED, inject_into_job
 
 from rank_lab import WarmLauncher, inject
 
 
-def test_the_answers_about_a_cut_link_are_right_and_nothing_is_left(tmp_path: Path) -> None:
+def test_a_cut_link_is_told_and_nobody_behind_it_blamed_and_nothing_is_left(
+    tmp_path: Path,
+) -> None:
     (fault,) = (fault for fault in FAULTS if "link" in fault.name)
     try:
         with WarmLauncher() as launcher:
@@ -23,9 +26,11 @@ def test_the_answers_about_a_cut_link_are_right_and_nothing_is_left(tmp_path: Pa
     except inject.NotPossibleError as error:
         pytest.skip(str(error))
     assert [(answer.asked, answer.outcome) for answer in ran.answers] == [
-        ("``--url``", RIGHT),
+        ("``--url``", UNDETERMINED),
         ("dumps", RIGHT),
     ], [answer.said for answer in ran.answers]
+    live = ran.answers[0].said
+    assert re.search(r"ranks 2, 3 could not be reached \([^)]+\), nor could .* 10\.77\.0\.2:", live)
     assert ran.left == []
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from tests.fr_analysis.live.fakes import answering, raw, store_page
+from tests.fr_analysis.live.fakes import answering, full, raw, store_page
 from tests.test_makefile import copy_checkout, interpreter, lend_packages, make
 
 from fr_analysis.cli import main
@@ -99,9 +99,9 @@ def files(folder: Path, patch: Patch) -> Iterator[str]:
     for name in ("compression.zstd", "zstandard"):
         patch.setitem(sys.modules, name, None)
     yield command(folder / "job")
-    for name, ahead in ("a", 0), ("b", 1):
-        write_job(folder / "jobs" / name)
-        write(folder / "jobs" / name / f"rank_{ahead}", dump(2, entries=4))
+    for name, numbers in ("a", (1, 3)), ("b", (2,)):
+        content = dump(1) | {"entries": list(map(entry, numbers))}
+        write(folder / "jobs" / name / "rank_0", content)
     yield command(folder / "jobs")
 
 
@@ -137,6 +137,10 @@ def running_jobs(folder: Path, patch: Patch) -> Iterator[str]:
     yield command("--url", "http://localhost:9", "--stuck-after", "9")
     with raw(b"") as silent:
         yield command("--url", f"http://localhost:{silent}", "--timeout", "0.2")
+    with full() as away:
+        page = store_page({0: f"http://127.0.0.1:{away}"})
+        with answering({"/tcpstore": (200, page)}) as front:
+            yield command("--url", f"http://localhost:{front}", "--timeout", "0.2")
     with answering({}) as other:
         yield command("--url", f"http://localhost:{other}")
     off = {"/handler/fr_trace_json": (200, b'{"version": "2.10", "pg_config": {}}')}

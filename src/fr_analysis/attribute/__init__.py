@@ -49,7 +49,7 @@ from fr_analysis.match import Progress
 from fr_analysis.match.semantics import ROOTED, operation_name
 from fr_analysis.trace import UNKNOWN, Completion, UnreadMany
 
-__all__ = ["attribute"]
+__all__ = ["attribute", "is_established"]
 
 _RESTART_HELPS = frozenset({FaultKind.RANK_MISSING, FaultKind.NO_PROGRESS, FaultKind.STRAGGLER})
 _IDLE = frozenset({Condition.ALIVE, Condition.SILENT, Condition.UNREADABLE})
@@ -391,19 +391,21 @@ class _Attribution:
         )
         held_up = tuple(rank for rank in sorted(self.waits) if set(self.edges[rank]) & set(missing))
         ahead = self._ran_ahead(number, held_up, missing)
-        suspects = ahead or missing
+        unreached = self.trace.unreached(missing)
+        suspects = ahead or tuple(rank for rank in missing if rank not in unreached)
         conditions = {rank: self._condition_of_missing(rank) for rank in missing}
         # Who has begun to write a dump may have waited like the others.
         unread = len(missing) > 1 and Condition.UNREADABLE in conditions.values()
         unseen = tuple(filter(self._may_wait_unseen, missing))
-        unsure = unread or unseen != () or self._only_odd_wait(held_up, missing)
+        unsure = unread or unseen != () or suspects == ()
+        unsure |= self._only_odd_wait(held_up, missing)
         unsure |= self._may_be_elsewhere(held_up, missing)
         unsure |= self._wait_for_each_other(held_up)
         unsure |= ahead == () and self._could_be_ahead(number, held_up, missing)
         if ahead:
             self._blame(ahead, Condition.AHEAD)
         elif not unsure:
-            for rank in missing:
+            for rank in suspects:
                 self._blame([rank], conditions[rank])
         victims = tuple(r for r in self._victims(missing) if r not in suspects)
         self.faults.append(
@@ -730,8 +732,7 @@ class _Attribution:
         world = self.progress.groups.world
         missing = tuple(rank for rank in world if rank not in self.trace.dumps)
         self.notes.extend(self.describe.notes(faults, missing, self.waits))
-        established = [fault for fault in faults if fault.suspects or fault.kind in _NAMELESS]
-        if established:
+        if any(map(is_established, faults)):
             verdict = Verdict.FAULT
         elif (
             faults
@@ -819,6 +820,11 @@ _NAMELESS = frozenset(
     }
 )
 """Faults that are established even where they name nobody."""
+
+
+def is_established(fault: Fault) -> bool:
+    """Whether a fault is beyond doubt, so that the verdict is ``fault``."""
+    return bool(fault.suspects) or fault.kind in _NAMELESS
 
 
 def attribute(progress: Progress) -> Diagnosis:

@@ -33,11 +33,6 @@ def ranks_text(ranks: Iterable[int]) -> str:
     )
 
 
-COLLECT_DUMPS = "collect their dumps and run again"
-NOT_TOLD_APART = "dead, killed and unable to answer cannot be told apart here"
-"""What holds for dumps only: of a running job more is known, and it can be asked again."""
-
-
 def named_ranks(ranks: Sequence[int]) -> str:
     """``rank 3`` or ``ranks 0-2``; ``no rank`` where there is none."""
     if not ranks:
@@ -55,6 +50,7 @@ class Describer:
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._trace = progress.trace
+        self._is_live = progress.trace.silences is not None
 
     # -- looking things up ----------------------------------------------------------
 
@@ -251,6 +247,7 @@ class Describer:
         code = self._calls(joins)[0].code if joins else None
         if code:
             evidence[0] += f", called at {code}"
+        unreached = self._trace.unreached(missing)
         if ahead:
             evidence.append(
                 f"none of the other {len(missing)} members called it and none of them waits: "
@@ -261,6 +258,8 @@ class Describer:
                 f"whether {named_ranks(missing)} joined is not known, since dumps could not be "
                 "read: some of them may wait like the others"
             )
+        elif not suspects and unreached == missing:
+            evidence.append(self._unreached(unreached))
         elif not suspects and unseen:
             evidence.append(
                 f"{named_ranks(missing)} never joined, but may wait too: what "
@@ -273,8 +272,12 @@ class Describer:
             )
         else:
             evidence.extend(
-                f"rank {rank} never joined: {_WHY[conditions[rank]]}" for rank in missing
+                f"rank {rank} never joined: {self._why(rank, conditions[rank])}"
+                for rank in missing
+                if rank not in unreached
             )
+            if unreached:
+                evidence.append(self._unreached(unreached))
         wait = next((self_wait for self_wait in joins if self_wait.rank in waiting), None)
         if wait is not None and wait.completion is not Completion.PENDING:
             told = any(rank in self._trace.dumps for rank in missing)
@@ -283,6 +286,22 @@ class Describer:
                 + (": it cannot be, since a member never joined" if told else "")
             )
         return self._fault(kind, group, joins, suspects, victims, evidence)
+
+    def _why(self, rank: int, condition: Condition) -> str:
+        """What makes a rank that is missing look as it does."""
+        silence = (self._trace.silences or {}).get(rank)
+        if silence is not None and condition is Condition.SILENT:
+            return f"it did not answer ({silence.reason})"
+        return _WHY[condition]
+
+    def _unreached(self, ranks: tuple[int, ...]) -> str:
+        """What is known of ranks that could not be asked."""
+        silences = self._trace.silences or {}
+        reasons = ", ".join(dict.fromkeys(silences[rank].reason for rank in ranks))
+        return (
+            f"whether {named_ranks(ranks)} joined is not known: {_verb(ranks, 'it', 'they')} "
+            f"could not be reached ({reasons})"
+        )
 
     def group_creation(
         self, found: GroupCreation, waits: Sequence[Wait], victims: tuple[int, ...]
@@ -457,13 +476,18 @@ class Describer:
         """What limits the answer, and how to get more."""
         notes = []
         suspects = {rank for fault in faults for rank in fault.suspects}
-        bystanders = tuple(rank for rank in missing if rank not in suspects)
+        unreached = self._trace.unreached(missing)
+        told = suspects.union(unreached)
+        bystanders = tuple(rank for rank in missing if rank not in told)
         if bystanders:
+            more = "collect their dumps and run again"
+            if self._is_live:
+                more = "ask again, or look at their hosts"
             notes.append(
-                f"no usable dump of {named_ranks(bystanders)}: what they did is not known; "
-                f"{COLLECT_DUMPS}"
+                f"no usable dump of {named_ranks(bystanders)}: what they did is not known; {more}"
             )
-        if faults and not any(fault.suspects for fault in faults):
+        blameless = faults and not any(fault.suspects for fault in faults)
+        if blameless and not unreached:
             notes.append(
                 "no rank could be singled out; stacks of all ranks (the debug server's /stacks "
                 "page, or py-spy dump) show where each of them is"
@@ -475,7 +499,7 @@ class Describer:
                 "ranks (the debug server's /stacks page, or py-spy dump) would show it"
             )
         alive = [rank for rank in suspects if rank in self._trace.dumps]
-        if alive and not self._trace.stacks:
+        if alive and not self._trace.stacks and not self._is_live:
             notes.append(
                 "no stacks snapshot beside the dumps: with one (--stacks FILE) the line where a "
                 "suspect is stuck can be shown"
@@ -487,10 +511,11 @@ class Describer:
                 "one took the other along, the dumps do not tell: look at the hosts' driver logs"
             )
         silent = [rank for rank in sorted(suspects) if rank not in self._trace.dumps]
-        if silent:
+        # How a rank fails to answer tells one that is stopped from one that has ended.
+        if silent and not self._is_live:
             notes.append(
-                f"{named_ranks(silent)} left no usable dump, so {NOT_TOLD_APART}; "
-                "look at its log and its host"
+                f"{named_ranks(silent)} left no usable dump, so dead, killed and unable to answer "
+                "cannot be told apart here; look at its log and its host"
             )
         return notes
 

@@ -26,12 +26,12 @@ from pathlib import Path
 from fr_analysis.attribute.evidence import named_ranks
 from fr_analysis.attribute.frames import is_torch
 from fr_analysis.errors import FrAnalysisError, UnreadableDump
-from fr_analysis.live.fetch import Address, Answer, Contact, ask, run
+from fr_analysis.live.fetch import MAX_ANSWER, Address, Answer, Contact, ask, run
 from fr_analysis.match.semantics import operation_name
 from fr_analysis.read.decode import load_json
 from fr_analysis.read.dump import MAX_RANK, build_dump
 from fr_analysis.read.stacks import stacks_of_rank
-from fr_analysis.trace import Completion, RankDump, RankStacks, Trace, Unread
+from fr_analysis.trace import Completion, RankDump, RankStacks, Silence, Trace, Unread
 
 RECORDERS = {
     "fr_trace_json": "/fr_trace_json",
@@ -42,6 +42,8 @@ RECORDERS = {
 STACKS = "dump_traceback"
 STACKS_PAGE = "/stacks"
 
+MOST_STACKS = 4 << 20
+"""Bytes that are read of a rank's stacks: a thousand threads with forty frames each."""
 AT_ONCE = 64
 """Ranks that are asked at the same time; each takes four connections."""
 MOST_SILENT = 6 * AT_ONCE
@@ -51,13 +53,21 @@ FEWEST_KNOWN = 64
 PAGE_S = 60.0
 """How long the front's pages wait for a silent rank if the job sets nothing else."""
 
+# Nothing that commands a terminal is in a host's name, and no blank line begins a search anew.
 _KEY = re.compile(
-    r"^\s*debug_server/rank(\d{1,6}): b(['\"])(?:http://([^'\"\s/]+):(\d{1,5})\2)?", re.M
+    r"^[ \t]*debug_server/rank(\d{1,6}): b(['\"])(?:http://([\w.:%\[\]-]+):(\d{1,5})\2)?", re.M
 )
-_HEADING = re.compile(r"^\s*<h2>Rank (\d{1,6}): http://([^/\s<>]+):(\d{1,5})/[^<\n]*</h2>", re.M)
-_PRE = re.compile(r"<pre>(.*)</pre>", re.S)
+_HEADING = re.compile(
+    r"^[ \t]*<h2>Rank (\d{1,6}): http://([\w.:%\[\]-]+):(\d{1,5})/[^<\n]*</h2>", re.M
+)
 _FAILED = re.compile(r"<p>Failed to fetch: status=(\d{3})</p>")
 
+
+_FRONT_ERRORS = {
+    "408": "the debug server got no answer in time",
+    "503": "the debug server got no connection",
+}
+"""What the front made of a rank that did not answer it, by the status on its pages."""
 
 NO_RANKS: Mapping[int, Answer] = {}
 
@@ -101,14 +111,23 @@ class Snapshot:
 
 @dataclass(slots=True)
 class _Rank:
-    """What one rank answered, read."""
+    """What one rank answered, read.
+
+    ``shows_host`` says whether any answer of it came from its host, if only a refusal.
+    """
 
     rank: int
-    source: Path
+    address: Address | None
+    shows_host: bool = False
     dumps: dict[str, RankDump] = field(default_factory=dict)
     unreadable: str | None = None
     stacks: RankStacks | None = None
     trouble: Answer | None = None
+
+    @property
+    def source(self) -> Path:
+        """Where its answers came from."""
+        return Path(str(self.address or "no address"))
 
 
 def parse_url(url: str) -> Address:
@@ -141,21 +160,26 @@ def parse_url(url: str) -> Address:
 # -- reading what was answered ----------------------------------------------------------------
 
 
+_SHOWS_HOST = frozenset({Contact.ANSWERED, Contact.SILENT, Contact.GONE})
+"""So far a question comes only where there is a host."""
+
+
 def _read_rank(
     rank: int, address: Address | None, answers: Mapping[str, Answer], taken_ns: int
 ) -> _Rank:
     """Read what one rank answered to all questions."""
-    found = _Rank(rank, Path(str(address or "no address")))
+    found = _Rank(rank, address)
+    found.shows_host = any(answer.contact in _SHOWS_HOST for answer in answers.values())
     for name in RECORDERS:
         answer = answers[name]
         if answer.status == 404:
             continue  # a recorder that this build of torch does not have
         if not answer.is_good:
             why = answer.error or f"it answered {name} with status {answer.status}"
-            if answer.contact is not Contact.ANSWERED:
-                found.trouble = answer
-            else:
+            if answer.contact is Contact.ANSWERED:
                 found.unreadable = why
+            elif not found.trouble or answer.contact in _SHOWS_HOST:
+                found.trouble = answer
             continue
         try:
             dump = build_dump(load_json(answer.body), rank, found.source)
@@ -198,18 +222,65 @@ def _with_line(dump: RankDump, stacks: RankStacks | None) -> RankDump:
 _TROUBLES = {
     Contact.SILENT: "did not answer ({reason}): the process is stopped, or its host is "
     "overloaded or cut off",
+    Contact.NO_CONNECTION: "did not answer ({reason}), although others on the same host do: the "
+    "process is stopped, most likely",
     Contact.GONE: "did not answer ({reason}): the process has ended, most likely",
-    Contact.UNREACHABLE: "could not be reached ({reason})",
 }
+MOST_HOSTS = 4
+"""Hosts that a note names."""
 
 
-def _trouble_notes(ranks: Iterable[_Rank]) -> list[str]:
+def _reached_hosts(ranks: Iterable[_Rank]) -> set[str]:
+    """Hosts from which an answer came, be it a refusal."""
+    return {found.address.host for found in ranks if found.address and found.shows_host}
+
+
+def _silences(ranks: list[_Rank]) -> dict[int, Silence]:
+    """How ranks that gave no answer did not.
+
+    What lets no connection come about is the rank's own fault only where others on its host answer.
+    """
+    hosts = _reached_hosts(ranks)
+    return {
+        found.rank: Silence(
+            found.trouble.error,
+            found.trouble.contact is not Contact.UNREACHABLE
+            and found.address is not None
+            and found.address.host in hosts,
+        )
+        for found in ranks
+        if found.trouble and not found.dumps
+    }
+
+
+def _unreached_note(reason: str, ranks: list[_Rank], reached: set[str]) -> str:
+    """What is known of ranks that could not be reached for the same reason."""
+    note = f"{named_ranks([found.rank for found in ranks])} could not be reached ({reason})"
+    hosts = dict.fromkeys(found.address.host for found in ranks if found.address)
+    lost = [host for host in hosts if host not in reached]
+    if not lost:
+        return note
+    named = ", ".join(lost[:MOST_HOSTS])
+    if len(lost) > MOST_HOSTS:
+        named += f" and {len(lost) - MOST_HOSTS} more hosts"
+    return (
+        f"{note}, nor could anything else at {named}: a host is down or the way to it is cut, and "
+        "its ranks may wait like the others; look at the host, or ask from one that reaches it"
+    )
+
+
+def _trouble_notes(ranks: list[_Rank], silences: Mapping[int, Silence]) -> list[str]:
     """One note per way in which ranks did not answer."""
+    unreached: dict[str, list[_Rank]] = defaultdict(list)
     alike: dict[Answer, list[_Rank]] = defaultdict(list)
     for found in ranks:
-        if found.trouble and not found.dumps:
+        silence = silences.get(found.rank)
+        if silence and not silence.is_reached:
+            unreached[silence.reason].append(found)
+        elif silence and found.trouble:
             alike[found.trouble].append(found)
-    notes = []
+    reached = _reached_hosts(ranks)
+    notes = [_unreached_note(reason, found, reached) for reason, found in unreached.items()]
     for trouble, silent in alike.items():
         who = named_ranks([found.rank for found in silent])
         if len(silent) == 1:
@@ -231,7 +302,8 @@ def _snapshot(ranks: list[_Rank], taken_ns: int) -> Snapshot:
         dump = found.dumps.get(used) or next(iter(found.dumps.values()), None)
         if dump is not None:
             dumps[found.rank] = _with_line(dump, found.stacks)
-    notes = _trouble_notes(ranks)
+    silences = _silences(ranks)
+    notes = _trouble_notes(ranks, silences)
     if others:
         notes.append(
             f"the job records in {', '.join(others)} as well, which is left out: this answer is "
@@ -258,6 +330,7 @@ def _snapshot(ranks: list[_Rank], taken_ns: int) -> Snapshot:
                 if found.unreadable and not found.dumps
             ),
             expected_world_size=len(ranks),
+            silences=silences,
         ),
         taken_ns=taken_ns,
         notes=tuple(notes),
@@ -279,7 +352,16 @@ def _unasked(rank: int, address: Address | None, known: Answer) -> _Rank:
 async def _ask_rank(rank: int, address: Address, timeout_s: float) -> _Rank:
     """Ask one rank everything at once, and read it in a thread: others are being asked."""
     taken_ns = time.time_ns()
-    asked = (ask(address, "POST", f"/handler/{name}", timeout_s=timeout_s) for name in _QUESTIONS)
+    asked = (
+        ask(
+            address,
+            "POST",
+            f"/handler/{name}",
+            timeout_s=timeout_s,
+            limit=MOST_STACKS if name == STACKS else MAX_ANSWER,
+        )
+        for name in _QUESTIONS
+    )
     answers = dict(zip(_QUESTIONS, await asyncio.gather(*asked), strict=True))
     return await asyncio.to_thread(_read_rank, rank, address, answers, taken_ns)
 
@@ -301,7 +383,7 @@ async def _ask_ranks(
             if address is None or rank in silent:
                 ranks.append(_unasked(rank, address, silent.get(rank, nowhere)))
             elif given_up > MOST_SILENT:
-                ranks.append(_unasked(rank, address, late))
+                ranks.append(_unasked(rank, None, late))
             else:
                 running.add(asyncio.create_task(_ask_rank(rank, address, timeout_s)))
         if running:
@@ -338,7 +420,7 @@ def _front_answer(server: Address, answer: Answer) -> Answer:
         "start it in the job with start_debug_server(), or name the host and port of rank 0, "
         "where it runs"
     )
-    if answer.contact is Contact.SILENT:
+    if answer.contact in (Contact.SILENT, Contact.NO_CONNECTION):
         raise NoServerError(f"{start}{answer.error}; is rank 0's host up, and reached from here?")
     if answer.contact is not Contact.ANSWERED:
         raise NoServerError(
@@ -404,13 +486,13 @@ def page_answers(text: str) -> dict[int, Answer]:
     for at, heading in enumerate(headings):
         end = headings[at + 1].start() if at + 1 < len(headings) else len(text)
         section = text[heading.end() : end]
-        shown = _PRE.search(section)
-        content = shown[1] if shown else ""
+        # The ranks' text may hold such tags itself.
+        content = section.partition("<pre>")[2].rpartition("</pre>")[0]
         failed = _FAILED.search(section)
         if failed:
             contact = Contact.SILENT if failed[1] == "408" else Contact.GONE
-            known = contact if failed[1] in ("408", "503") else Contact.ANSWERED
-            error = "" if known is Contact.ANSWERED else f"status {failed[1]} from its host"
+            known = contact if failed[1] in _FRONT_ERRORS else Contact.ANSWERED
+            error = "" if known is Contact.ANSWERED else _FRONT_ERRORS[failed[1]]
             answers[int(heading[1])] = Answer(known, int(failed[1]), b"", error)
             continue
         if "<" not in content:
@@ -435,6 +517,9 @@ async def _ask_front(
         _read_rank(rank, address, {name: answers[name].get(rank, none) for name in pages}, taken_ns)
         for rank, address in addresses.items()
     ]
+    for found in ranks:
+        # That the front did not reach a rank has many reasons, and it tells none of them.
+        found.shows_host = bool(found.dumps or (found.stacks and found.stacks.threads))
     return ranks if any(found.dumps for found in ranks) else None
 
 

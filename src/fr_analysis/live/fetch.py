@@ -36,8 +36,10 @@ class Contact(Enum):
 
     ANSWERED = auto()
     SILENT = auto()
-    """No whole answer came in time, or no connection: a stopped process takes a few of them, and
-    none when it has these, which cannot be told from a firewall."""
+    """The connection was taken, and no whole answer came in time."""
+    NO_CONNECTION = auto()
+    """Nothing took a connection in time, nor refused it: a firewall, a cut link, a host that is
+    down, or a stopped process, which takes a few connections and none when it has these."""
     GONE = auto()
     """The host refused or broke the connection: nobody listens there."""
     UNREACHABLE = auto()
@@ -136,7 +138,7 @@ async def _read_body(reader: asyncio.StreamReader, length: int | None, limit: in
         pieces += piece
         if len(pieces) > limit:
             return None
-    return bytes(pieces)
+    return bytes(pieces[:length])
 
 
 async def ask(
@@ -159,8 +161,9 @@ async def ask(
         async with asyncio.timeout(timeout_s):
             return await _talk(address, method, path, limit, connected)
     except TimeoutError:
-        what = "answer" if connected else "connection"
-        return Answer(Contact.SILENT, error=f"no {what} within {timeout_s:g} s")
+        if connected:
+            return Answer(Contact.SILENT, error=f"no answer within {timeout_s:g} s")
+        return Answer(Contact.NO_CONNECTION, error=f"no connection within {timeout_s:g} s")
     except asyncio.IncompleteReadError:
         return Answer(Contact.GONE, error="it closed the connection without an answer")
     except asyncio.LimitOverrunError:

@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from fr_analysis.attribute import attribute
-from fr_analysis.attribute.evidence import COLLECT_DUMPS, NOT_TOLD_APART, named_ranks
+from fr_analysis.attribute import attribute, is_established
+from fr_analysis.attribute.evidence import named_ranks
 from fr_analysis.attribute.group_creation import NEW_GROUP
 from fr_analysis.diagnosis import AttributionState, Diagnosis, Fault, FaultKind, StuckGroup, Verdict
 from fr_analysis.live.collect import NO_RANKS, Snapshot
@@ -81,19 +81,6 @@ def _position(dump: RankDump) -> Position:
     )
 
 
-def _live_notes(notes: Iterable[str]) -> tuple[str, ...]:
-    """Notes about dumps, made to fit a job that can be asked again.
-
-    How a rank fails to answer tells a stopped process from one that has ended, and is in the
-    snapshot's own notes.
-    """
-    return tuple(
-        note.replace(COLLECT_DUMPS, "ask again, or look at their hosts")
-        for note in notes
-        if NOT_TOLD_APART not in note
-    )
-
-
 def read(snapshot: Snapshot) -> Reading:
     """Match and attribute a snapshot; its notes come first in the diagnosis."""
     progress = match(snapshot.trace)
@@ -101,7 +88,7 @@ def read(snapshot: Snapshot) -> Reading:
     return Reading(
         snapshot,
         progress,
-        replace(diagnosis, notes=(*snapshot.notes, *_live_notes(diagnosis.notes))),
+        replace(diagnosis, notes=(*snapshot.notes, *diagnosis.notes)),
         {rank: _position(dump) for rank, dump in snapshot.trace.dumps.items()},
     )
 
@@ -231,7 +218,7 @@ def _with_faults(diagnosis: Diagnosis, kept: Collection[Fault]) -> Diagnosis:
     victims = {rank for fault in kept for rank in fault.victims} - blamed
     return replace(
         diagnosis,
-        verdict=Verdict.FAULT if kept else Verdict.UNDETERMINED,
+        verdict=Verdict.FAULT if any(map(is_established, kept)) else Verdict.UNDETERMINED,
         faults=tuple(kept),
         suspects=tuple(rank for rank in diagnosis.suspects if rank in blamed),
         victims=tuple(sorted(victims)),

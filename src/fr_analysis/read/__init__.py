@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fr_analysis.errors import FrAnalysisError, NotADump, UnreadableDump, printable
 from fr_analysis.read.decode import decode_distinct, shorten
 from fr_analysis.read.dump import MAX_RANK, build_dump, contradiction
@@ -29,7 +31,7 @@ from fr_analysis.read.parallel import read_all
 from fr_analysis.read.reduced import Contents, Results, read_reduced
 from fr_analysis.read.shortened import Shortened
 from fr_analysis.read.stacks import read_stacks
-from fr_analysis.trace import RankDump, RankStacks, Source, Trace, Unread, UnreadMany
+from fr_analysis.trace import UNKNOWN, RankDump, RankStacks, Source, Trace, Unread, UnreadMany
 
 __all__ = ["ft_size_of", "read_contents", "read_dump", "read_trace", "without_strays"]
 
@@ -244,15 +246,60 @@ def _separate_runs(dumps: list[RankDump]) -> tuple[list[RankDump], list[Unread]]
     return kept, stale
 
 
-def _one_per_rank(dumps: list[RankDump]) -> tuple[dict[int, RankDump], list[Unread]]:
-    """Where two files claim one rank, keep the one that recorded last and report the other.
+def _ran_at_once(older: RankDump, newer: RankDump) -> bool:
+    """Whether two dumps of the same rank are of two jobs, none of which has replaced the other.
+
+    Of one job, the later dump still holds what was recorded when the earlier one was written. A
+    file that a copy has made younger than it is may pass for one of a job that still runs.
+    """
+    times, others = older.operations.created_ns, newer.operations.created_ns
+    known = others[others != UNKNOWN]
+    if not len(known) or older.numbers_per_recorder != newer.numbers_per_recorder:
+        return False  # two recorders of one rank do not record the same
+    until = _newest_ns(older)
+    if isinstance(older.source, Path):
+        # A job that hangs records nothing more while another one begins.
+        until = max(until, older.written_ns)
+    return int(known.min()) <= until and not np.isin(known, times).any()
+
+
+def _refuse_jobs_at_once(dumps: list[RankDump]) -> None:
+    """Take the newest dump of a rank only where it is of the same job, or of the next one.
 
     Raises:
-        FrAnalysisError: the later ones are of two jobs that ran at the same time.
+        FrAnalysisError: there are dumps of jobs that ran at the same time.
     """
+    places: dict[str, None] = {}
+    known: dict[int, list[RankDump]] = {}
+    for dump in dumps:
+        for other in known.setdefault(dump.rank, []):
+            older, newer = sorted((dump, other), key=_newest_ns)
+            if _ran_at_once(older, newer):
+                places |= dict.fromkeys(_places_of(other.source, dump.source))
+        known[dump.rank].append(dump)
+    if places:
+        first, *_, last = places
+        between = f", {len(places) - 2} more" if len(places) > 2 else ""
+        raise FrAnalysisError(
+            f"{printable(first)}{between} and {printable(last)} hold dumps of the same ranks, of "
+            f"{'two' if len(places) == 2 else len(places)} jobs: name one of them"
+        )
+
+
+def _places_of(first: Source, second: Source) -> Iterator[str]:
+    """Where two files differ: the folder of each, or the prefix of their names."""
+    parts, others = str(first).split("/"), str(second).split("/")
+    at = next((i for i, (a, b) in enumerate(zip(parts, others, strict=False)) if a != b), 0)
+    for names in (parts, others):
+        is_file = at == len(names) - 1
+        last = prefix_of_name(names[at]) if is_file else names[at]
+        yield "/".join((*names[:at], last))
+
+
+def _one_per_rank(dumps: list[RankDump]) -> tuple[dict[int, RankDump], list[Unread]]:
+    """Where two files claim one rank, keep the one that recorded last and report the other."""
     chosen: dict[int, RankDump] = {}
     doubles: list[Unread] = []
-    later: set[tuple[str, str]] = set()
     for dump in dumps:
         other = chosen.get(dump.rank)
         if other is None:
@@ -260,9 +307,6 @@ def _one_per_rank(dumps: list[RankDump]) -> tuple[dict[int, RankDump], list[Unre
             continue
         newer, older = (dump, other) if _newest_ns(dump) > _newest_ns(other) else (other, dump)
         chosen[dump.rank] = newer
-        begin = int(newer.operations.created_ns.min(initial=_newest_ns(newer)))
-        if begin <= _newest_ns(older) < _newest_ns(newer):
-            later.add((os.path.dirname(newer.source), os.path.dirname(older.source)))
         doubles.append(
             Unread(
                 older.source,
@@ -270,12 +314,6 @@ def _one_per_rank(dumps: list[RankDump]) -> tuple[dict[int, RankDump], list[Unre
                 dump.rank,
             )
         )
-    for first, second in sorted(later):
-        if first < second and (second, first) in later:
-            raise FrAnalysisError(
-                f"{printable(first)} and {printable(second)} hold dumps of the same ranks, of two "
-                "jobs that ran at the same time: name one of them"
-            )
     return chosen, doubles
 
 
@@ -424,6 +462,7 @@ def read_trace(
             f"{printable(first.path)}: {first.reason}{more}; no dump could be read"
         )
     unread = without_strays(unread, dumps)
+    _refuse_jobs_at_once(dumps)
     stale: list[Unread] = []
     if ft_size is None:
         dumps, stale = _separate_runs(dumps)

@@ -71,6 +71,19 @@ def raw(first: bytes, then: bytes = b"", every_s: float = 0.05) -> Iterator[int]
         listener.close()
 
 
+@contextlib.contextmanager
+def full(host: str = "127.0.0.1") -> Iterator[int]:
+    """Take no connection, and refuse none, as what is behind a cut link; yields the port."""
+    with contextlib.ExitStack() as held:
+        listener = held.enter_context(socket.create_server((host, 0), backlog=0))
+        address = listener.getsockname()
+        for _ in range(2):
+            filler = held.enter_context(socket.socket())
+            filler.setblocking(False)
+            filler.connect_ex(address)
+        yield address[1]
+
+
 def store_page(workers: Mapping[int, str]) -> bytes:
     """The page ``/tcpstore`` as torch 2.13 writes it, of a job whose ranks' workers are these."""
     keys = "\n".join(f"    debug_server/rank{rank}: b'{url}'" for rank, url in workers.items())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
 import os
 import socket
@@ -14,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.fr_analysis.live.fakes import answering, raw, store_page
+from tests.fr_analysis.live.fakes import answering, full, raw, store_page
 
 from fr_analysis import Verdict
 from fr_analysis.cli import ExitStatus, main
@@ -54,14 +55,20 @@ def pages_of(content: object, recorder: str = "fr_trace_json", stacks: bytes = S
 
 
 @contextlib.contextmanager
-def job(*ranks: Pages | int) -> Iterator[str]:
-    """A debug server with these ranks, each what its worker answers or a port; yields its URL."""
+def job(*ranks: Pages | int | Address) -> Iterator[str]:
+    """A debug server with these ranks, each what its worker answers, or where it is asked.
+
+    Yields its URL.
+    """
     with contextlib.ExitStack() as servers:
-        ports = [
-            rank if isinstance(rank, int) else servers.enter_context(answering(rank))
+        found = [
+            servers.enter_context(answering(rank)) if isinstance(rank, dict) else rank
             for rank in ranks
         ]
-        workers = {rank: f"http://127.0.0.1:{port}" for rank, port in enumerate(ports)}
+        workers = {
+            rank: f"http://{Address('127.0.0.1', at) if isinstance(at, int) else at}"
+            for rank, at in enumerate(found)
+        }
         front = servers.enter_context(answering({"/tcpstore": (200, store_page(workers))}))
         yield f"http://127.0.0.1:{front}"
 
@@ -107,6 +114,11 @@ def test_a_server_that_misbehaves(first: bytes, then: bytes, contact: Contact, r
         assert time.monotonic() - began < 2
     assert (answer.contact, answer.is_good) == (contact, False)
     assert reason in answer.error
+
+
+def test_what_follows_an_answer_s_end_is_no_part_of_it() -> None:
+    with raw(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabcdef") as port:
+        assert put(Address("127.0.0.1", port)).body == b"abc"
 
 
 @pytest.mark.parametrize(
@@ -220,6 +232,58 @@ def test_silence_is_evidence_and_costs_one_timeout() -> None:
     assert not any("cannot be told apart" in note for note in diagnosis.notes)
 
 
+def test_ranks_of_a_host_that_cannot_be_reached_are_not_blamed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with full("127.0.0.2") as port:
+        away = Address("127.0.0.2", port)
+        with job(pages_of(waiting(3)), away, away) as url:
+            assert main(["--url", url, "--timeout", "0.5"]) == ExitStatus.UNDETERMINED
+    said = capsys.readouterr().out
+    assert (
+        "  whether ranks 1, 2 joined is not known: they could not be reached (no connection within "
+        "0.5 s)\n  victims: rank 0\n"
+    ) in said
+    assert (
+        "  ranks 1, 2 could not be reached (no connection within 0.5 s), nor could anything else "
+        "at 127.0.0.2: a host is down or the way to it is cut, and its ranks may wait like the "
+        "others; look at the host, or ask from one that reaches it\n"
+    ) in said
+    assert "Suspects" not in said
+    assert "ask again" not in said
+
+
+def test_a_rank_that_has_ended_is_blamed_beside_one_that_cannot_be_reached() -> None:
+    with full("127.0.0.2") as port, job(pages_of(waiting(3)), 9, Address("127.0.0.2", port)) as url:
+        _, diagnosis = examine(lambda silent: Job(url, 0.5).take(silent), 0.01)
+    assert (diagnosis.verdict, diagnosis.suspects) == (Verdict.FAULT, (1,))
+    assert diagnosis.missing_dumps == (1, 2)
+    (fault,) = diagnosis.faults
+    assert fault.evidence[-2:] == (
+        "rank 1 never joined: it did not answer (connection refused)",
+        "whether rank 2 joined is not known: it could not be reached (no connection within 0.5 s)",
+    )
+
+
+def test_a_rank_that_takes_no_connection_is_blamed_where_its_host_is_reached() -> None:
+    """A stopped process takes none when it has taken a few."""
+    with full() as port, job(pages_of(waiting()), port) as url:
+        _, diagnosis = examine(lambda silent: Job(url, 0.5).take(silent), 0.01)
+    assert (diagnosis.verdict, diagnosis.suspects) == (Verdict.FAULT, (1,))
+    assert any("although others on the same host do" in note for note in diagnosis.notes)
+
+
+def test_many_hosts_that_cannot_be_reached_are_named_in_short() -> None:
+    addresses: dict[int, Address | None] = {
+        rank: Address(f"224.0.0.{rank // 2}", 9) for rank in range(20)
+    }
+    (note, *_) = collect_ranks(addresses, 5).notes
+    assert note.startswith(
+        "ranks 0-19 could not be reached (network is unreachable), nor could anything else at "
+        "224.0.0.0, 224.0.0.1, 224.0.0.2, 224.0.0.3 and 6 more hosts: a host is "
+    )
+
+
 def test_a_job_in_which_nobody_answers() -> None:
     with job(9, 9) as url:
         reading, diagnosis = examine(lambda silent: Job(url, 1).take(silent), 0.01)
@@ -274,11 +338,63 @@ def test_one_line_of_a_page_does_not_make_a_million_ranks() -> None:
         assert time.monotonic() - began < 2
 
 
+@pytest.mark.parametrize(
+    "page",
+    [
+        b"\n" * (1 << 20),
+        b"<h2>Rank 0: http://a:1/x</h2>\n" + b"<pre>" * (1 << 18),
+        b"HTTP/1.1 200 OK\r\n\r\n" * (1 << 16),
+    ],
+    ids=["blank lines", "tags that do not end", "heads"],
+)
+def test_a_page_that_is_none_costs_no_time(page: bytes) -> None:
+    began = time.monotonic()
+    front = answering({"/tcpstore": (200, page), "/stacks": (200, page)})
+    with front as port, contextlib.suppress(NoServerError):
+        assert Job(f"http://127.0.0.1:{port}", 2).take().alone
+    assert page_answers(page.decode()).get(0, Answer(Contact.ANSWERED)).body == b""
+    assert time.monotonic() - began < 5
+
+
+def test_a_host_whose_name_commands_a_terminal_is_none() -> None:
+    with answering({"/tcpstore": (200, store_page({0: "http://a\x1b[31mb:9"}))}) as port:
+        (note,) = Job(f"http://127.0.0.1:{port}", 1).take().notes
+    assert note == "rank 0 could not be reached (the job's store holds no address of it)"
+
+
+def test_a_server_that_leads_elsewhere_or_packs_its_answer_is_not_followed() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as elsewhere:
+        elsewhere.setblocking(False)
+        where = f"http://127.0.0.1:{elsewhere.getsockname()[1]}/"
+        moved = f"HTTP/1.1 302 Found\r\nLocation: {where}\r\nContent-Length: 0\r\n\r\n"
+        bomb = gzip.compress(bytes(100 << 20))
+        packed = f"HTTP/1.1 200 OK\r\nContent-Length: {len(bomb)}\r\n"
+        packed += "Content-Encoding: gzip\r\n\r\n"
+        with (
+            raw(moved.encode()) as one,
+            raw(packed.encode() + bomb) as other,
+            job(pages_of(waiting(3)), one, other) as url,
+        ):
+            unread = Job(url, 5).take().trace.unread
+        with pytest.raises(BlockingIOError):  # nobody has called
+            elsewhere.accept()
+    assert "with status 302" in unread[0].reason
+    assert "is neither a pickle nor JSON" in unread[1].reason
+
+
+def test_stacks_without_end_do_not_cost_what_was_recorded() -> None:
+    with job(pages_of(waiting(), stacks=STACKS + b"\n" * (5 << 20)), pages_of(dump())) as url:
+        snapshot = Job(url, 10).take()
+    assert list(snapshot.trace.dumps) == [0, 1]
+    assert list(snapshot.trace.stacks) == [1]
+
+
 def test_ranks_without_an_address_cost_no_time() -> None:
     began = time.monotonic()
     snapshot = collect_ranks(dict.fromkeys(range(20_000)), 5)
-    assert time.monotonic() - began < 5
     assert len(snapshot.silent) == 20_000
+    assert read(snapshot).diagnosis.verdict is Verdict.UNDETERMINED
+    assert time.monotonic() - began < 5
     assert any("ranks 0-19999 could not be reached" in note for note in snapshot.notes)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from fr_analysis.live.fetch import Answer
 from fr_analysis.live.judge import examine, moved, read, settle
 from fr_analysis.live.watch import End, Watched, watch
 from fr_analysis.read.dump import build_dump
-from fr_analysis.trace import Trace
+from fr_analysis.trace import Silence, Trace
 from plain_dumps import Dump, dump, entry
 
 
@@ -116,6 +117,29 @@ def test_what_the_record_proves_stays_a_fault_while_the_job_moves() -> None:
     first, second = read(odd(range(1, 5))), read(odd(range(1, 6)))
     assert moved(first, second)
     assert settle(first, second).suspects == (2,)
+
+
+def test_a_fault_that_is_left_out_takes_its_verdict_along() -> None:
+    """What is left blames nobody: rank 2 cannot be reached. Rank 3 was late, and has come."""
+
+    def two_pairs(newest: int) -> Snapshot:
+        contents = [
+            rank(range(1, 4), 4, 100, 0.5),
+            rank(range(1, newest), newest, 100, 0.5),
+            rank(range(1, newest), None, 100, 0.5),
+        ]
+        for content, name, members in zip(contents, "abb", ([0, 2], [1, 3], [1, 3]), strict=True):
+            content["pg_config"] = {name: {"name": name, "desc": "dp", "ranks": str(members)}}
+            for held in content["entries"]:
+                held["process_group"] = (name, "dp")
+        taken = snapshot(contents[0], contents[1], None, contents[2])
+        lost = {2: Silence("no route to host", is_reached=False)}
+        return replace(taken, trace=replace(taken.trace, silences=lost))
+
+    assert read(two_pairs(4)).diagnosis.suspects == (3,)
+    found = answer(two_pairs(4), two_pairs(5))
+    assert [fault.suspects for fault in found.faults] == [()]
+    assert (found.verdict, found.suspects, found.victims) == (Verdict.UNDETERMINED, (), (0,))
 
 
 GONE = NoServerError("http://x: connection refused", is_gone=True)

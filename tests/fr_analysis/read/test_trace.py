@@ -10,7 +10,7 @@ import pytest
 
 from fr_analysis import FrAnalysisError, Verdict, analyze
 from fr_analysis.read import read_trace
-from plain_dumps import Dump, dump, entry, write, write_job
+from plain_dumps import NANOSECONDS, Dump, dump, entry, write, write_job
 
 
 def later(content: Dump, by_ns: int) -> Dump:
@@ -30,16 +30,50 @@ def test_of_two_dumps_of_a_rank_the_later_is_used_and_the_other_reported(tmp_pat
     assert analyze(tmp_path).verdict is Verdict.HEALTHY
 
 
+def write_jobs_of_one_time(parent: Path, *folders: str, **of_last: object) -> None:
+    """Jobs that take turns in recording; the last one's dumps hold something else, too."""
+    for offset, folder in enumerate(folders):
+        entries = [
+            entry(number, time_created_ns=NANOSECONDS + 10 * number + offset)
+            for number in range(1, 4)
+        ]
+        for rank in range(2):
+            content = dump(2) | {"entries": entries} | (of_last if folder == folders[-1] else {})
+            write(parent / folder / f"rank_{rank}", content)
+
+
 def test_two_jobs_of_one_time_are_not_mixed(tmp_path: Path) -> None:
-    # In each job another rank is stuck; the later dump of each rank is the one that waits.
-    waits = entry(4, state="scheduled", retired=False)
-    for name, stuck in ("a", 0), ("b", 1):
-        write_job(tmp_path / name)
-        entries = [*dump(2)["entries"], waits]
-        write(tmp_path / name / f"rank_{1 - stuck}", dump(2) | {"entries": entries})
-        assert analyze(tmp_path / name).suspects == (stuck,)
+    write_jobs_of_one_time(tmp_path, "a/dumps", "b/dumps")
     with pytest.raises(FrAnalysisError, match=r"/a and \S+/b hold dumps of the same ranks, of two"):
         analyze(tmp_path)
+
+
+def test_of_many_jobs_all_are_counted(tmp_path: Path) -> None:
+    write_jobs_of_one_time(tmp_path, *"abcde")
+    with pytest.raises(FrAnalysisError, match=r"/a, 3 more and \S+/e hold .*, of 5 jobs: name one"):
+        analyze(tmp_path)
+
+
+def test_a_dump_that_was_written_while_a_later_job_ran_is_of_a_job_that_still_ran(
+    tmp_path: Path,
+) -> None:
+    """It hung, and recorded nothing any more."""
+    write_job(tmp_path / "a")
+    for rank in range(2):
+        write(tmp_path / "b" / f"rank_{rank}", later(dump(2), 10**9))
+    for seconds, is_mixed in (0, False), (2, True):
+        for file in (tmp_path / "a").iterdir():
+            os.utime(file, ns=(0, NANOSECONDS + seconds * 10**9))
+        if is_mixed:
+            with pytest.raises(FrAnalysisError, match="of two jobs"):
+                read_trace(tmp_path)
+        else:
+            assert len(read_trace(tmp_path).unread) == 2
+
+
+def test_two_recorders_of_one_rank_are_one_job(tmp_path: Path) -> None:
+    write_jobs_of_one_time(tmp_path, "torch", "torchcomms", pg_status={})
+    assert len(read_trace(tmp_path).unread) == 2
 
 
 def test_of_snapshots_in_folders_of_their_own_the_later_is_used(tmp_path: Path) -> None:
