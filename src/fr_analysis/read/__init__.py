@@ -266,7 +266,8 @@ def _one_per_rank(dumps: list[RankDump]) -> tuple[dict[int, RankDump], list[Unre
         doubles.append(
             Unread(
                 older.source,
-                f"is a second dump of rank {dump.rank}; {newer.source} recorded later and is used",
+                f"is a second dump of rank {dump.rank}; {printable(newer.source)} recorded later "
+                "and is used",
                 dump.rank,
             )
         )
