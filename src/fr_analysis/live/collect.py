@@ -51,10 +51,12 @@ FEWEST_KNOWN = 64
 PAGE_S = 60.0
 """How long the front's pages wait for a silent rank if the job sets nothing else."""
 
+_HOST = r"((?:(?!['\"/<>])[!-~])+)"
+"""It is printed: in ASCII, as names of hosts are, it cannot command the terminal."""
 _KEY = re.compile(
-    r"^\s*debug_server/rank(\d{1,6}): b(['\"])(?:http://([^'\"\s/]+):(\d{1,5})\2)?", re.M
+    rf"^\s*debug_server/rank(\d{{1,6}}): b(['\"])(?:http://{_HOST}:(\d{{1,5}})\2)?", re.M
 )
-_HEADING = re.compile(r"^\s*<h2>Rank (\d{1,6}): http://([^/\s<>]+):(\d{1,5})/[^<\n]*</h2>", re.M)
+_HEADING = re.compile(rf"^\s*<h2>Rank (\d{{1,6}}): http://{_HOST}:(\d{{1,5}})/[^<\n]*</h2>", re.M)
 _PRE = re.compile(r"<pre>(.*)</pre>", re.S)
 _FAILED = re.compile(r"<p>Failed to fetch: status=(\d{3})</p>")
 
