@@ -22,6 +22,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from enum import IntEnum
 from pathlib import Path
+from typing import IO
 
 import fr_analysis
 from fr_analysis.attribute import attribute
@@ -63,23 +64,23 @@ _PROGRESS_FROM = 64
 """Fewer dumps than this are read before a progress bar could be of use."""
 
 
-def parse_rank_list(text: str) -> list[int]:
+def parse_rank_list(text: str) -> frozenset[int]:
     """Read ``0,3,8-11``.
 
     Raises:
         argparse.ArgumentTypeError: it is no such list.
     """
-    ranks: list[int] = []
+    ranks: set[int] = set()
     for part in text.split(","):
-        found = re.fullmatch(r"\s*(\d{1,7})(?:-(\d{1,7}))?\s*", part)
+        found = re.fullmatch(r"\s*(\d{1,6})(?:-(\d{1,6}))?\s*", part)
         if not found or (found[2] and int(found[2]) < int(found[1])):
             raise argparse.ArgumentTypeError(f"{text!r}: expected ranks such as 0,3,8-11")
-        ranks.extend(range(int(found[1]), int(found[2] or found[1]) + 1))
-    return ranks
+        ranks.update(range(int(found[1]), int(found[2] or found[1]) + 1))
+    return frozenset(ranks)
 
 
 def _positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
+    if not re.fullmatch(r"[0-9]{1,18}", text) or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a number from 1 on")
     return int(text)
 
@@ -188,7 +189,8 @@ def _parser() -> argparse.ArgumentParser:
         "--just-print-entries",
         "--just_print_entries",
         action="store_true",
-        help="print all entries side by side instead of an answer",
+        help="print all entries side by side instead of an answer; status 0 then says only that "
+        "all dumps were read",
     )
     add(
         "--print-stack-trace",
@@ -208,7 +210,7 @@ def _parser() -> argparse.ArgumentParser:
         "--selected-ranks",
         metavar="LIST",
         type=parse_rank_list,
-        default=[],
+        default=frozenset(),
         help="in tables show these ranks only, such as 0,3,8-11",
     )
     add(
@@ -248,7 +250,8 @@ def with_progress(files: Sequence[tuple[int, Source]]) -> Iterable[object]:
 
 def _colored(text: str) -> str:
     """Emphasize the first line, the verdict, on a terminal that wants colour."""
-    if not sys.stdout.isatty() or "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb":
+    is_shown = sys.stdout is not None and sys.stdout.isatty()
+    if not is_shown or "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb":
         return text
     first, _, rest = text.partition("\n")
     color = {"HEALTHY": "32", "FAULT": "31"}.get(first.partition(":")[0], "33")
@@ -270,7 +273,10 @@ def _answer(
 ) -> tuple[str, ExitStatus]:
     """What is printed, and the exit status."""
     if options.just_print_entries:
-        return entry_table(progress, options.ranks, options.groups), ExitStatus.HEALTHY
+        for unread in diagnosis.unread:  # the table cannot say that they are not in it
+            tell(f"fr-analysis: {printable(unread.path)}: {unread.reason}")
+        status = ExitStatus.UNDETERMINED if diagnosis.unread else ExitStatus.HEALTHY
+        return entry_table(progress, options.ranks, options.groups), status
     shown = diagnosis
     cap = options.mismatch_cap
     if cap is not None and len(diagnosis.faults) > cap:
@@ -285,12 +291,29 @@ def _answer(
     return "\n".join([answer, *tables]), exit_status(diagnosis)
 
 
+def _give_up(stream: IO[str]) -> None:
+    """Keep the interpreter from failing at exit over what could not be written."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def tell(line: str) -> None:
+    """Write a line to standard error, where there is one: what is told there is no answer."""
+    if sys.stderr is None:  # to print, that would mean standard output
+        return
+    try:
+        print(line, file=sys.stderr, flush=True)
+    except OSError:
+        _give_up(sys.stderr)
+
+
 def print_text(text: str) -> None:
     """Write to standard output, whatever characters it takes and whether it is still read.
 
     Raises:
         FrAnalysisError: it cannot be written to.
     """
+    if sys.stdout is None:
+        raise FrAnalysisError("the answer cannot be printed (standard output is closed)")
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A terminal that knows few characters must not cost the answer.
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -298,10 +321,9 @@ def print_text(text: str) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader, such as head, has gone; keep the interpreter from failing at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up(sys.stdout)  # the reader, such as head, has gone
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up(sys.stdout)
         raise FrAnalysisError(f"the answer cannot be printed ({error.strerror})") from None
 
 
@@ -311,7 +333,7 @@ def refuse_taken(target: Path) -> None:
     Raises:
         FrAnalysisError: no new file can have this name.
     """
-    if target.is_dir():
+    if os.path.isdir(target):  # Path's own method fails where a name is too long
         raise FrAnalysisError(f"{printable(target)}: is a directory; name a file to write")
     if os.path.lexists(target):
         raise FrAnalysisError(
@@ -343,8 +365,6 @@ def _deliver(text: str, options: argparse.Namespace) -> None:
     if options.output is not None and not (options.debug and options.url is None):
         _write(text, options.output)
         return
-    if sys.stdout is None:
-        raise FrAnalysisError("the answer cannot be printed (standard output is closed)")
     if options.format == "html" and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # as the page says of itself
     print_text(_colored(text) if options.format == "text" else text)
@@ -381,9 +401,9 @@ def _run(options: argparse.Namespace, path: str) -> ExitStatus:
         found = [dump.source for dump in trace.dumps.values()]
         sources = [source for source in found if isinstance(source, Path)]
         if len(sources) < len(found):
-            print("fr-analysis: --debug copies local dumps only, none of a URL", file=sys.stderr)
+            tell("fr-analysis: --debug copies local dumps only, none of a URL")
         for line in write_json_copies(sources, options.output):
-            print(f"fr-analysis: {line}", file=sys.stderr)
+            tell(f"fr-analysis: {line}")
     progress = match(trace)
     text, status = _answer(options, progress, attribute(progress))
     _deliver(text, options)
@@ -425,10 +445,10 @@ def _run_live(options: argparse.Namespace) -> int:
         _deliver(text, options)
         return status
 
-    def tell(line: str) -> None:
-        print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
+    def tell_when(line: str) -> None:
+        tell(f"{time.strftime('%H:%M:%S')} {line}")
 
-    watched = watch(take, options.watch, options.stuck_after or _STUCK_AFTER_S, tell)
+    watched = watch(take, options.watch, options.stuck_after or _STUCK_AFTER_S, tell_when)
     status = ExitStatus.HEALTHY
     if watched.reading is not None and watched.diagnosis is not None:
         text, told = _answer(options, watched.reading.progress, watched.diagnosis)
@@ -503,9 +523,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return reduce(given[1:])
         return _analyze(given)
     except FrAnalysisError as error:
-        print(f"fr-analysis: {error}", file=sys.stderr)
+        tell(f"fr-analysis: {error}")
         return ExitStatus.BAD_INPUT
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # we are ending: more of them change nothing
-        print("fr-analysis: interrupted", file=sys.stderr)
+        tell("fr-analysis: interrupted")
         return 128 + 2
+    except Exception:
+        # Python ends with status 1 over what nobody expected, which would mean: a fault of the job.
+        sys.excepthook(*sys.exc_info())
+        tell("fr-analysis: this is a fault of fr-analysis, and says nothing of the job: report it")
+        return ExitStatus.BAD_INPUT

@@ -10,12 +10,11 @@ import argparse
 import contextlib
 import os
 import secrets
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fr_analysis.cli import ExitStatus, print_text, refuse_taken, with_progress
+from fr_analysis.cli import ExitStatus, print_text, refuse_taken, tell, with_progress
 from fr_analysis.errors import FrAnalysisError, UnreadableDump, printable
 from fr_analysis.read import ft_size_of, read_contents, without_strays
 from fr_analysis.read.files import find_files, is_url
@@ -225,10 +224,14 @@ def main(arguments: Sequence[str]) -> ExitStatus:
         track=with_progress,
     )
     for found in done.unread:
-        print(f"fr-analysis: {printable(found.path)}: {found.reason}", file=sys.stderr)
-    print_text(
+        tell(f"fr-analysis: {printable(found.path)}: {found.reason}")
+    written = (
         f"{printable(options.output)}: {done.ranks} rank{'s' * (done.ranks != 1)}, "
         f"{done.operations} operations; read {done.bytes_read} bytes, "
         f"wrote {done.bytes_written} bytes\n"
     )
+    try:
+        print_text(written)
+    except FrAnalysisError as error:
+        tell(f"fr-analysis: {error}")  # the file is there, which is what the status is about
     return ExitStatus.UNDETERMINED if done.unread else ExitStatus.HEALTHY

@@ -203,7 +203,7 @@ def test_needs_no_torch() -> None:
 
 
 def test_rank_lists() -> None:
-    assert parse_rank_list("0,3,8-11") == [0, 3, 8, 9, 10, 11]
+    assert parse_rank_list("0,3,8-11") == {0, 3, 8, 9, 10, 11}
 
 
 @pytest.mark.parametrize(
@@ -266,3 +266,66 @@ def test_half_an_answer_is_not_left(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "cannot be written" in done.stderr
     assert not target.exists()
+
+
+def shell(command: str) -> subprocess.CompletedProcess[str]:
+    """Run a line of shell in which FR is the command, in the folder that is named in it."""
+    line = f'FR="{sys.executable} -m fr_analysis"; {command}'
+    return subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("where", ["2>&-", "2>/dev/full"])
+def test_what_cannot_be_told_changes_no_status(where: str, tmp_path: Path) -> None:
+    healthy(tmp_path)
+    (tmp_path / "trace_2").write_bytes(b"\x80\x02]")
+    assert shell(f"$FR /no/such/place {where}").returncode == ExitStatus.BAD_INPUT
+    copied = shell(f"$FR {tmp_path} --debug -o {tmp_path}/copies --format json {where}")
+    assert copied.returncode == ExitStatus.UNDETERMINED
+    assert json.loads(copied.stdout)["ranks"] == [0, 1]
+
+
+def test_what_nobody_expected_is_no_verdict(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("fr_analysis.cli.match", lambda _: {}[0])
+    assert main([str(HANG)]) == ExitStatus.BAD_INPUT
+    told = capsys.readouterr().err
+    assert "KeyError" in told
+    assert "this is a fault of fr-analysis, and says nothing of the job" in told
+
+
+@pytest.mark.parametrize("where", [">&-", ">/dev/full"])
+def test_a_reduced_file_is_there_whoever_hears_of_it(where: str, tmp_path: Path) -> None:
+    target = tmp_path / "node.parquet"
+    done = shell(f"$FR reduce {HANG} -o {target} {where}")
+    assert (done.returncode, done.stderr.count("\n")) == (0, 1)
+    assert "the answer cannot be printed" in done.stderr
+    assert target.exists()
+
+
+def test_entries_of_dumps_that_cannot_be_read_are_told_of(tmp_path: Path) -> None:
+    healthy(tmp_path)
+    assert run(tmp_path, "-j").returncode == ExitStatus.HEALTHY
+    (tmp_path / "trace_2").write_bytes(b"\x80\x02]")
+    done = run(tmp_path, "-j")
+    assert done.returncode == ExitStatus.UNDETERMINED
+    assert "trace_2: is cut short" in done.stderr
+    assert "Rank 1" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([HANG, "-o", "x" * 300], "cannot be written (File name too long)"),
+        (["reduce", "", "-o", "node.parquet"], "an empty PATH names nothing"),
+        ([HANG, "--expected-world-size", 10**12], "it may have 1 to 1000000"),
+        ([HANG, "--expected-world-size", "²"], "expected a number from 1 on"),
+        ([HANG, "--ranks", "0-9999999"], "expected ranks such as"),
+    ],
+)
+def test_odd_values_are_refused_at_once(arguments: list[object], said: str, tmp_path: Path) -> None:
+    done = run(*arguments, cwd=tmp_path)
+    assert done.returncode == ExitStatus.BAD_INPUT
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.iterdir())

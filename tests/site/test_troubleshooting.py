@@ -111,6 +111,11 @@ def options(folder: Path, patch: Patch) -> Iterator[str]:
     yield command()
     yield command(folder / "job", "-o", folder / "job" / "rank_0")
     yield command(folder / "job", "-o", folder)
+    yield command(folder / "job", "--debug", "-o", folder / "job" / "rank_0")
+    yield command("reduce", "", "-o", folder / "reduced")
+    with patch.context() as broken:
+        broken.setattr("fr_analysis.cli.match", lambda _: {}[0])
+        yield command(folder / "job")
     yield command(folder / "job", "--transform-ft")
     yield command("reduce", "memory://dumps", "-o", folder / "reduced")
     for name in ("jinja2", "pyarrow", "fsspec", "distributed"):

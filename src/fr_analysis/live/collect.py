@@ -53,12 +53,14 @@ FEWEST_KNOWN = 64
 PAGE_S = 60.0
 """How long the front's pages wait for a silent rank if the job sets nothing else."""
 
-# Nothing that commands a terminal is in a host's name, and no blank line begins a search anew.
+_HOST = r"((?:(?!['\"/<>])[!-~])+)"
+"""It is printed: in ASCII, as names of hosts are, it cannot command the terminal."""
+# No blank line begins a search anew.
 _KEY = re.compile(
-    r"^[ \t]*debug_server/rank(\d{1,6}): b(['\"])(?:http://([\w.:%\[\]-]+):(\d{1,5})\2)?", re.M
+    rf"^[ \t]*debug_server/rank(\d{{1,6}}): b(['\"])(?:http://{_HOST}:(\d{{1,5}})\2)?", re.M
 )
 _HEADING = re.compile(
-    r"^[ \t]*<h2>Rank (\d{1,6}): http://([\w.:%\[\]-]+):(\d{1,5})/[^<\n]*</h2>", re.M
+    rf"^[ \t]*<h2>Rank (\d{{1,6}}): http://{_HOST}:(\d{{1,5}})/[^<\n]*</h2>", re.M
 )
 _FAILED = re.compile(r"<p>Failed to fetch: status=(\d{3})</p>")
 

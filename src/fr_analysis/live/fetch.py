@@ -172,6 +172,8 @@ async def ask(
         return Answer(Contact.UNREACHABLE, error="its name does not resolve")
     except UnicodeError:
         return Answer(Contact.UNREACHABLE, error="its name is no host name")
+    except OverflowError:
+        return Answer(Contact.UNREACHABLE, error="its port is above 65535")
     except OSError as error:
         number = _error_number(error)
         reason = os.strerror(number).lower() if number else "cannot be reached"

@@ -310,7 +310,8 @@ def _one_per_rank(dumps: list[RankDump]) -> tuple[dict[int, RankDump], list[Unre
         doubles.append(
             Unread(
                 older.source,
-                f"is a second dump of rank {dump.rank}; {newer.source} recorded later and is used",
+                f"is a second dump of rank {dump.rank}; {printable(newer.source)} recorded later "
+                "and is used",
                 dump.rank,
             )
         )
@@ -443,6 +444,10 @@ def read_trace(
         FrAnalysisError: there is nothing to read, or nothing of it could be read.
     """
     ft_size = ft_size_of(transform_ft, group_world_size)
+    if expected_world_size is not None and not 1 <= expected_world_size <= MAX_RANK + 1:
+        raise FrAnalysisError(
+            f"a job of {expected_world_size} ranks is expected: it may have 1 to {MAX_RANK + 1}"
+        )
     text = os.fspath(path)
     if executor is not None and not is_url(text):
         text = os.path.abspath(text)  # its workers may be in another directory

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
-from fr_analysis.errors import NotADump, UnreadableDump
+from fr_analysis.errors import NotADump, UnreadableDump, printable
 from fr_analysis.read.repeats import LARGEST_BYTES, SMALLEST_BYTES, shortened
 from fr_analysis.read.shortened import Repeats, Shortened
 from fr_analysis.read.tuples import has_flat_tuples
@@ -43,6 +43,9 @@ CONTENT_FLOOR = 64 << 20
 MEMORY_FLOOR = 512 << 20
 """Memory always allowed while decoding, in bytes."""
 
+_LONGEST_NAME = 200
+"""Characters shown of a name that a pickle asks to import, which may be of any."""
+
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _PICKLE = b"\x80"
@@ -56,8 +59,9 @@ class _Refuses:
     """
 
     def find_class(self, module_name: str, global_name: str) -> Any:
+        name = printable(f"{module_name}.{global_name}"[:_LONGEST_NAME])
         raise UnreadableDump(
-            f"refused: the pickle asks to import {module_name}.{global_name}; "
+            f"refused: the pickle asks to import {name}; "
             "a Flight Recorder dump holds plain data only, so treat this file as hostile"
         )
 

@@ -205,6 +205,8 @@ def find_files(path: str | os.PathLike[str], pattern: str | None = None) -> Foun
         FrAnalysisError: there is no such file, or no dump under it.
     """
     text = os.fspath(path)
+    if not text:  # most likely a variable that is not set: not the directory we are in
+        raise FrAnalysisError("an empty PATH names nothing; name the directory of the dumps")
     shown = printable(text)
     target = Path(text)
     misfits: list[Unread] = []
@@ -235,7 +237,7 @@ def find_files(path: str | os.PathLike[str], pattern: str | None = None) -> Foun
 
 def no_dump_in(shown: str, pattern: str | None) -> FrAnalysisError:
     """The error where a directory holds no dump."""
-    wanted = f"matching {pattern!r} " if pattern else ""
+    wanted = f"matching {pattern!r} " if pattern is not None else ""
     return FrAnalysisError(
         f"{shown}: no dump {wanted}in this directory; expected one file per rank whose "
         "name ends in the rank, such as rank_0 or nccl_trace_rank_0"

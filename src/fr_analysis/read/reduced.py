@@ -228,12 +228,6 @@ def _runs(members: tuple[int, ...]) -> list[list[int]]:
     return runs
 
 
-def _bounded_frame(frame: Frame) -> Frame:
-    """A frame of a snapshot, whose lines may be of any length."""
-    line = frame.line if frame.line <= _INT64 else 0
-    return Frame(_text(frame.filename), line, _text(frame.name))
-
-
 class _Writer:
     """Collects the tables of one file."""
 
@@ -274,10 +268,7 @@ class _Writer:
         return {
             "rank": stacks.rank,
             "name": printable(stacks.source.name),
-            "threads": [
-                [_text(thread.thread), self.stack(tuple(map(_bounded_frame, thread.frames)))]
-                for thread in stacks.threads
-            ],
+            "threads": [[thread.thread, self.stack(thread.frames)] for thread in stacks.threads],
             "error": stacks.error,
         }
 

@@ -13,11 +13,15 @@ import stat
 from pathlib import Path
 
 from fr_analysis.errors import UnreadableDump
+from fr_analysis.read.dump import _text
 from fr_analysis.read.files import rank_of_stacks_name
 from fr_analysis.trace import Frame, RankStacks, ThreadStack
 
 MAX_BYTES = 64 << 20
 """Read of one snapshot: that of a thousand ranks has some ten."""
+
+_DIGITS = 18
+"""Most digits of a line number that fit into 64 bits."""
 
 _RANK = re.compile(r"^=== Rank (\d{1,6}): .* ===$")
 _WHY_NOT = re.compile(r"^  Rank (\d{1,6}): (.+)")
@@ -43,11 +47,14 @@ def _read_threads(lines: list[str]) -> tuple[ThreadStack, ...]:
         heading = _FAULTHANDLER_THREAD.match(line) or _PYSPY_THREAD.match(line)
         if heading:
             finish()
-            name, frames = heading[2] if heading.re is _FAULTHANDLER_THREAD else heading[1], []
+            name = _text(heading[2] if heading.re is _FAULTHANDLER_THREAD else heading[1])
+            frames = []
             continue
         frame = _FAULTHANDLER_FRAME.match(line) or _PYSPY_FRAME.match(line)
         if frame and name is not None:
-            frames.append(Frame(frame["file"], int(frame["line"]), frame["name"]))
+            # The text is as untrusted as a dump: of any length, with any characters.
+            number = int(frame["line"]) if len(frame["line"]) <= _DIGITS else 0
+            frames.append(Frame(_text(frame["file"]), number, _text(frame["name"])))
     finish()
     return tuple(threads)
 

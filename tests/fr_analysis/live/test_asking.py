@@ -389,6 +389,22 @@ def test_stacks_without_end_do_not_cost_what_was_recorded() -> None:
     assert list(snapshot.trace.stacks) == [1]
 
 
+def test_addresses_that_are_none_are_told_and_command_no_terminal() -> None:
+    with answering(pages_of(waiting())) as worker:
+        workers = {
+            0: f"http://127.0.0.1:{worker}",
+            1: "http://127.0.0.1:99999",
+            2: "http://\x1b]0;owned\x07:80",
+        }
+        with answering({"/tcpstore": (200, store_page(workers))}) as port:
+            snapshot = Job(f"http://127.0.0.1:{port}", 5).take()
+    assert list(snapshot.trace.dumps) == [0]
+    assert all(note.isprintable() for note in snapshot.notes), snapshot.notes
+    told = " ".join(snapshot.notes)
+    assert "rank 1 at 127.0.0.1:99999 could not be reached (its port is above 65535)" in told
+    assert "rank 2 at no address could not be reached" in told
+
+
 def test_ranks_without_an_address_cost_no_time() -> None:
     began = time.monotonic()
     snapshot = collect_ranks(dict.fromkeys(range(20_000)), 5)
