@@ -27,7 +27,7 @@ def test_exercise_no_longer_hangs(name: str, tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     verdict = subprocess.run(

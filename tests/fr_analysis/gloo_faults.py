@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -43,6 +44,7 @@ class Job:
         self._folder = Path(os.environ["FR_DUMP_DIR"], fault)
         self._ends = threading.Event()
         self._entries_at_end = 0
+        self._waits = False
         dist.init_process_group(
             "gloo",
             store=dist.PrefixStore("group", self.store),
@@ -59,9 +61,10 @@ class Job:
 
     # -- what a fault's script calls ---------------------------------------------------
 
-    def enters(self) -> None:
-        """The next call is a collective that ends this rank's part: it may never return."""
-        self._entries_at_end = self._entries() + 1
+    def enters(self, *, fails: bool = False) -> None:
+        """The next call is a collective that ends this rank's part: it waits, or fails at once."""
+        self._entries_at_end = self._count() + 1
+        self._waits = not fails
         self._ends.set()
 
     def blocks(self) -> None:
@@ -85,17 +88,26 @@ class Job:
 
     # -- the thread that writes the dumps ----------------------------------------------
 
-    def _entries(self) -> int:
-        entries = json.loads(_dump_fr_trace_json(True, False)).get("entries", [])
-        return 1 + max((entry["record_id"] for entry in entries), default=-1)
+    def _entries(self) -> list[dict[str, Any]]:
+        """What the ring buffer holds, without stacks."""
+        entries: list[dict[str, Any]] = json.loads(_dump_fr_trace_json(True, False)).get(
+            "entries", []
+        )
+        return entries
+
+    def _count(self) -> int:
+        """How many operations were recorded in all."""
+        return 1 + max((entry["record_id"] for entry in self._entries()), default=-1)
 
     def _watch(self) -> None:
         self._ends.wait()
-        while self._entries() < self._entries_at_end:
+        while self._count() < self._entries_at_end:
             time.sleep(0.005)
         self._dump("during")
         self._meet("in")
-        time.sleep(0.3)  # a connection that a peer's end breaks is seen broken by then
+        # A call that has ended, or that a peer's end has broken, is marked so a little later.
+        while not self._waits and not all(entry["retired"] for entry in self._entries()):
+            time.sleep(0.005)
         self._dump("after")
         self._meet("out")
         os._exit(0)
@@ -178,7 +190,7 @@ def killed(job: Job) -> None:
     if job.rank == 1:
         job.wait_until_in(0, 2)
         os.kill(os.getpid(), signal.SIGKILL)
-    job.enters()
+    job.enters(fails=True)
     dist.all_reduce(torch.ones(8))
 
 
@@ -262,11 +274,11 @@ def other_operation_one_against_one(job: Job) -> None:
 
 @fault()
 def other_size(job: Job) -> None:
-    """Gloo aborts the process that receives more than it expects, here rank 3."""
+    """Gloo aborts the process that receives more than it expects, here rank 3; its peers see it."""
     job.steps(3)
     if job.rank == 0:
         job.wait_until_in(1, 2, 3)
-    job.enters()
+    job.enters(fails=job.rank in (0, 2))
     dist.all_reduce(torch.ones(8 if job.rank else 16))
 
 

@@ -67,7 +67,7 @@ def run_exercises(folder: str, place: Path) -> str:
         env=os.environ | {"EXERCISES": folder},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=900,
         check=False,
     )
     return done.stdout

@@ -114,9 +114,17 @@ def await_end(process: subprocess.Popen[str], heard: str) -> Said:
     return Said(process.wait(20), out, err, 0)
 
 
-def flush() -> None:
+def recorded(job: Job) -> list[list[int]]:
+    """The numbers of the operations that each rank's ring buffer holds, of ranks that answer."""
+    answers = page_answers(job.get("/fr_trace_json")[1]).values()
+    dumps = [json.loads(answer.body) for answer in answers if answer.body]
+    return [[entry["record_id"] for entry in dump["entries"]] for dump in dumps]
+
+
+def flush(job: Job) -> None:
     """Let the ring buffers forget how long the job paused before: a pause of old is no hang."""
-    time.sleep(5.5 * LATE_S)
+    newest = max(map(max, recorded(job)))
+    wait_for(lambda: len(held := recorded(job)) == 4 and min(map(min, held)) > newest)
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +176,7 @@ def stopped(job: Job, slow: object) -> dict[str, Said]:
 @pytest.fixture(scope="module")
 def hung(job: Job, stopped: object) -> dict[str, Said]:
     """Rank 2 stays in host code until the others have waited longer than ever before."""
-    flush()
+    flush(job)
     job.tell("hang")
     watch = job.ask("--watch", "1", "--stuck-after", "4", "--format", "json")
     return {"watch": watch, "once": job.ask("-v")}
@@ -191,7 +199,7 @@ def pages(job: Job, hung: object) -> dict[str, tuple[int, str]]:
 def killed(job: Job, pages: object, hung: object) -> dict[str, Said]:
     """Rank 3 is killed; Gloo fails the others' collective, and they stay alive."""
     (job.folder / "hang").unlink()
-    flush()
+    flush(job)
     job.signal(3, signal.SIGKILL)
     time.sleep(3)
     once = job.ask("--timeout", "2")
