@@ -225,6 +225,8 @@ class _Attribution:
         causes |= self._odd() | {rank for ranks in self.idle_behind.values() for rank in ranks}
         if not lost:
             return
+        # Whatever an odd rank has gone on to wait for, it would not, had it gone the others' way.
+        self.edges.update(dict.fromkeys(causes & (self._odd() | self.departed), ()))
         blocked = {rank for rank in self.waits if reachable(rank, self.edges) & causes} | causes
         for rank in sorted(lost):
             # A cause that waits for the lost rank itself does not account for it.
@@ -433,7 +435,18 @@ class _Attribution:
         if self.trace.dumps.keys() & set(missing):
             return False
         odd = self._odd() | self.departed
-        return odd.issuperset(held_up) or all(map(self.siblings.is_disputed, held_up))
+        return (
+            odd.issuperset(held_up)
+            or all(map(self.siblings.is_disputed, held_up))
+            or all(map(self._waits_alone, held_up))
+        )
+
+    def _waits_alone(self, rank: int) -> bool:
+        """Whether no other rank is known to have called the collective that a rank waits in."""
+        wait = self.waits[rank]
+        if wait.number is None:
+            return False
+        return self.siblings.stands_alone(rank, wait.group, wait.number)
 
     def _may_wait_unseen(self, rank: int) -> bool:
         """Whether a rank may wait like the others, though its dump does not show in what."""
@@ -443,12 +456,16 @@ class _Attribution:
         if completed_late(dump.operations)[-1] or self._may_wait_overwritten(rank):
             return True
         # torch's Gloo retires what timed out: whether a rooted operation was over, nothing tells,
-        # nor of any other where members are neither declared nor left a dump.
+        # nor of any other where some members may be known by nothing: none are declared, and they
+        # left no dump, or it is the group's first operation.
         operations = dump.operations
         if operations.completion[-1] != Completion.RETIRED:
             return False
         group = self.progress.groups.of_rank[rank][operations.group[-1]]
-        if not self.progress.groups.groups[group].declared and self._any_lost():
+        calls_here = int(np.count_nonzero(operations.group == operations.group[-1]))
+        if not self.progress.groups.groups[group].declared and (
+            calls_here == 1 or self._any_lost()
+        ):
             return True
         last = dump.signatures[operations.signature[-1]].operation
         if operation_name(last) not in ROOTED:

@@ -7,8 +7,8 @@ went one way, and a rank called something else where they went on.
 
 Parts of a job may rightly go ways of their own. So the ranks of each pipeline stage are looked at
 apart; and nobody is named with whom most of a group went along, nor one that turned off into, or
-away from, a kind of group that not both have, nor one whose turn was completed: it hung somewhere
-else.
+away from, a kind of group that not both have, nor one that went on after its turn: it hung
+somewhere else.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def find_departed(
         for rank, turn in turns.items():
             if (
                 rank in waits
-                and waits[rank].row <= turn.row
+                and waits[rank].row <= turn.row + 1
                 and staying is not None
                 and siblings.may_have(staying, turn.own[0])
                 and siblings.may_have(rank, turn.common[0])

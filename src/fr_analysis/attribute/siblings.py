@@ -39,6 +39,7 @@ class Siblings:
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._tokens: dict[int, list[tuple[int, Token]]] = {}
+        self._against_all: dict[tuple[int, frozenset[int]], bool] = {}
         self._stages: dict[int, frozenset[tuple[str, int]]] = {}
         self._all_listed = all(group.declared for group in progress.groups.groups)
 
@@ -59,7 +60,8 @@ class Siblings:
 
     def _begins(self, rank: int) -> bool:
         """Whether the rank's first operation is still held."""
-        return int(self._progress.trace.dumps[rank].operations.record.min(initial=0)) <= 0
+        records = self._progress.trace.dumps[rank].operations.record
+        return not len(records) or int(records.min()) <= 0
 
     def may_have(self, rank: int, kind: str) -> bool:
         """Whether a rank has a group of a kind, or may: some recorders tell only those used."""
@@ -137,11 +139,22 @@ class Siblings:
     def _is_odd(self, rank: int, disputed: set[int]) -> bool:
         found = False
         for index in set(self._progress.groups.of_rank[rank]):
-            vote = self._vote(rank, self._progress.groups.groups[index], disputed)
+            group = self._progress.groups.groups[index]
+            vote = self._vote(rank, group, disputed)
             if vote is False:
                 return False
-            found = found or vote is True
+            found = found or (vote is True and not self._is_against_all(group, disputed))
         return found
+
+    def _is_against_all(self, group: ProcessGroup, disputed: set[int]) -> bool:
+        """Whether a group stands against all its disputed members: which is odd, it cannot tell."""
+        place = group.index, frozenset(disputed)
+        if place not in self._against_all:
+            known = [r for r in group.members if r in disputed and r in self._progress.trace.dumps]
+            self._against_all[place] = len(known) > 1 and all(
+                self._vote(rank, group, disputed) for rank in known
+            )
+        return self._against_all[place]
 
     def _vote(self, rank: int, group: ProcessGroup, disputed: set[int]) -> bool | None:
         """Whether the members of one group stand against a rank; None where they are no peers."""
@@ -296,6 +309,27 @@ class Siblings:
         odd = tuple(rank for rank, value in sorted(called.items()) if value != right)
         return odd if right is not None and 0 < len(odd) < len(called) else ()
 
+    def stands_alone(self, rank: int, group: int, number: int) -> bool:
+        """Whether nobody else is known to have called what a rank waits in.
+
+        Neither in its own group, nor in most of the groups of the same kind and size, if there are
+        any: it may be a call too many.
+        """
+        called = self._called(group, number)
+        if len(called) > 1 or rank not in called or not self._kin(group):
+            return False
+        return self._called_elsewhere(group, number, _MOST) != called[rank]
+
+    def _kin(self, group: int) -> list[ProcessGroup]:
+        """The other groups of the same kind and size."""
+        groups = self._progress.groups.groups
+        kind, size = _kind(groups[group]), len(groups[group].members)
+        return [
+            other
+            for other in groups
+            if other.index != group and len(other.members) == size and _kind(other) == kind
+        ]
+
     def odd_alone(self, group: int, number: int, odd: Collection[int]) -> Disagreement | None:
         """A disagreement with groups of the same kind, where the own peers left no dump.
 
@@ -329,13 +363,10 @@ class Siblings:
         self, group: int, number: int, share: float, odd: Collection[int] = ()
     ) -> tuple[Agreement, ...] | None:
         """What more than a share of the ranks in other groups of a kind and size called."""
-        groups = self._progress.groups.groups
-        kind, size = _kind(groups[group]), len(groups[group].members)
         elsewhere: Counter[tuple[Agreement, ...]] = Counter()
-        for other in groups:
-            if other.index != group and len(other.members) == size and _kind(other) == kind:
-                called = self._called(other.index, number)
-                elsewhere.update(call for rank, call in called.items() if rank not in odd)
+        for other in self._kin(group):
+            called = self._called(other.index, number)
+            elsewhere.update(call for rank, call in called.items() if rank not in odd)
         for call, votes in elsewhere.most_common(1):
             if votes > share * elsewhere.total():
                 return call
