@@ -455,26 +455,26 @@ class _Attribution:
             return False
         if completed_late(dump.operations)[-1] or self._may_wait_overwritten(rank):
             return True
-        # torch's Gloo retires what timed out: whether a rooted operation was over, nothing tells,
-        # nor of any other where some members may be known by nothing: none are declared, and they
-        # left no dump, or it is the group's first operation.
+        # torch's Gloo retires what timed out: whether an operation was over, nothing tells until a
+        # member has gone on. It was not, if others lack in it: members of whom nothing is known
+        # (none are declared, and they left no dump, or it is the group's first operation), or
+        # those that never joined a rooted one.
         operations = dump.operations
         if operations.completion[-1] != Completion.RETIRED:
             return False
         group = self.progress.groups.of_rank[rank][operations.group[-1]]
-        calls_here = int(np.count_nonzero(operations.group == operations.group[-1]))
-        if not self.progress.groups.groups[group].declared and (
-            calls_here == 1 or self._any_lost()
-        ):
-            return True
-        last = dump.signatures[operations.signature[-1]].operation
-        if operation_name(last) not in ROOTED:
-            return False
         advances = self.progress.advances[group]
         mine = advances[rank].last_joined
-        return any(
+        if any(advance.last_joined > mine for advance in advances.values()):
+            return False
+        is_first = np.count_nonzero(operations.group == operations.group[-1]) == 1
+        process_group = self.progress.groups.groups[group]
+        if not process_group.declared and (is_first or self._any_lost()):
+            return True
+        last = dump.signatures[operations.signature[-1]].operation
+        return operation_name(last) in ROOTED and any(
             member not in advances or advances[member].last_joined < mine
-            for member in self.progress.groups.groups[group].members
+            for member in process_group.members
         )
 
     def _wait_for_each_other(self, ranks: tuple[int, ...]) -> bool:
