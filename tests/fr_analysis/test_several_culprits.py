@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from tests.fr_analysis.test_made_jobs import diagnose, told
 from tests.made_jobs import faults
-from tests.made_jobs.dumps import Recorder, gloo, nccl, torchcomms
+from tests.made_jobs.dumps import Recorder, gloo, nccl, torchcomms, write
 from tests.made_jobs.operations import Collective, Group, Program
 from tests.made_jobs.programs import Layout, data_parallel, train
 from tests.made_jobs.simulate import Job
 
-from fr_analysis import FaultKind
+from fr_analysis import FaultKind, analyze
 
 
 def test_each_of_two_ranks_that_differ_in_other_ways_from_one_collective_is_named() -> None:
@@ -95,3 +97,22 @@ def test_rings_that_lost_every_batch_of_a_group_are_not_compared_by_its_numbers(
 def replace_programs(job: Job) -> Job:
     """The same job, to be run once more."""
     return replace(job, programs=dict(job.programs))
+
+
+def test_a_mark_that_is_long_overdue_does_not_follow(tmp_path: Path) -> None:
+    """As after a cut link: an operation ended on some members, and never on the others."""
+    dumps = gloo(faults.asleep(data_parallel(4), [0, 3], "default_pg", 2))
+    for rank in (0, 3):
+        dumps[rank]["entries"][-1]["retired"] = False
+        for counters in dumps[rank]["pg_status"].values():
+            counters["last_completed_collective"] -= 1
+    write(dumps, tmp_path)
+    went_on_ns = max(entry["time_created_ns"] for entry in dumps[1]["entries"])
+    found = {}
+    for name, later_ns in (("at once", 10_000_000), ("long after", 4_000_000_000)):
+        for file in tmp_path.iterdir():
+            os.utime(file, ns=(went_on_ns + later_ns, went_on_ns + later_ns))
+        found[name] = analyze(tmp_path)
+    assert found["at once"].suspects == (0, 3), told(found["at once"])
+    assert found["long after"].suspects == (), told(found["long after"])
+    assert [fault.kind for fault in found["long after"].faults] == [FaultKind.NO_PROGRESS]

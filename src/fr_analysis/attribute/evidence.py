@@ -11,13 +11,11 @@ from fr_analysis.attribute.disagreements import Disagreement
 from fr_analysis.attribute.frames import code_line, main_thread
 from fr_analysis.attribute.group_creation import NEW_GROUP, GroupCreation
 from fr_analysis.attribute.stragglers import Lateness
-from fr_analysis.attribute.waits import Wait
+from fr_analysis.attribute.waits import FRESH_NS, Wait
 from fr_analysis.diagnosis import Call, Condition, Fault, FaultKind, StuckGroup, Suspect
 from fr_analysis.match.progress import Join, Progress
 from fr_analysis.match.semantics import is_batch_end, operation_name
 from fr_analysis.trace import UNKNOWN, Completion
-
-FRESH_NS = 1_000_000_000
 
 
 def ranks_text(ranks: Iterable[int]) -> str:

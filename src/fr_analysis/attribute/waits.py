@@ -293,14 +293,26 @@ class WaitFinder:
         """Whether a pending operation is about to be marked as complete.
 
         Without a device, an operation that all members joined and that one of them has
-        behind it is over: this rank's mark follows within milliseconds.
+        behind it is over: this rank's mark follows within milliseconds. Where a member went on
+        to its next operation long before its dump was written, no mark follows: what this rank
+        lacks never came.
         """
         dump = self._trace.dumps[rank]
         recorded = dump.signatures[dump.operations.signature[row]].operation
         if not recorded.startswith("gloo:") or any(self._absent(group, number)):
             return False
         over = (Completion.RETIRED, Completion.TIMED)
-        return any(join.completion in over for join in self._joins(group, number).values())
+        done = [join for join in self._joins(group, number).values() if join.completion in over]
+        return bool(done) and not any(map(self._went_on_long_ago, done))
+
+    def _went_on_long_ago(self, join: Join) -> bool:
+        """Whether a rank called its next operation long before its dump was written."""
+        dump = self._trace.dumps[join.rank]
+        created = dump.operations.created_ns
+        if dump.written_ns == UNKNOWN or join.row + 1 >= len(created):
+            return False
+        went_on = int(created[join.row + 1])
+        return went_on != UNKNOWN and dump.written_ns - went_on >= FRESH_NS
 
     def _joins(self, group: int, number: int) -> dict[int, Join]:
         """Who joined a collective, by rank; many ranks ask for the same one."""
@@ -418,6 +430,8 @@ class WaitFinder:
 _COMPLETED = Completion.COMPLETED
 _ENDLESS = np.iinfo(np.int64).max
 _MOST_ROWS = 4096
+FRESH_NS = 1_000_000_000
+"""What began so shortly before a dump was written may be moving."""
 ABORT_NS = 5_000_000_000
 """An operation that took this long may have been ended by an abort."""
 
