@@ -76,7 +76,7 @@ class _Attribution:
         self._add_waits_ended_by_abort(finder)
         self._find_odd_alone()
         self.disputes = find_membership_disputes(progress, self.waits.values())
-        self.edges = self._edges()
+        self.edges = self._edges(finder)
         self.idle_behind = self._idle_behind(finder.queued)
         self._explain_lost_dumps()
         self.conditions: dict[int, Condition] = {}
@@ -156,7 +156,7 @@ class _Attribution:
             return None
         return found if wait.number >= found.number else None
 
-    def _edges(self) -> dict[int, tuple[int, ...]]:
+    def _edges(self, finder: WaitFinder) -> dict[int, tuple[int, ...]]:
         edges: dict[int, tuple[int, ...]] = {}
         odd = {rank for dispute in self.disputes.values() for rank in dispute.odd}
         idle_at: dict[int, tuple[int, ...]] = {}
@@ -168,25 +168,22 @@ class _Attribution:
                 edges[rank] = wait.targets
             elif rank not in disagreement.odd:
                 if wait.group not in idle_at:
-                    idle_at[wait.group] = self._idle_at(disagreement)
+                    idle_at[wait.group] = self._idle_at(disagreement, finder)
                 edges[rank] = disagreement.odd + idle_at[wait.group]
             else:
                 edges[rank] = ()
         return edges
 
-    def _idle_at(self, found: Disagreement) -> tuple[int, ...]:
+    def _idle_at(self, found: Disagreement, finder: WaitFinder) -> tuple[int, ...]:
         """Members that wait in nothing and never came to what the others disagree on."""
         if found.number is None:
             return ()
-        advances = self.progress.advances[found.group]
-        return tuple(
-            member
-            for member in self.progress.groups.groups[found.group].members
-            if member in advances
-            and advances[member].last_joined < found.number
-            and member not in self.waits
-            and member not in self.outdated.get(found.group, ())
-        )
+        absent, _ = finder.absent(found.group, found.number)
+        return tuple(rank for rank in absent if rank not in self.waits)
+
+    def _awaited(self) -> set[int]:
+        """The ranks that others wait for."""
+        return {target for targets in self.edges.values() for target in targets}
 
     def _idle_behind(self, queued: Iterable[Wait]) -> dict[tuple[int, int], dict[int, set[int]]]:
         """Ranks that wait in nothing and never came to collectives that others have queued.
@@ -194,7 +191,7 @@ class _Attribution:
         Whatever those wait in first, these will be missing next. Per place, each such rank and who
         has queued it; a single rank that did may have run ahead.
         """
-        awaited = {target for targets in self.edges.values() for target in targets}
+        awaited = self._awaited()
         places: dict[tuple[int, int], dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
         for wait in queued:
             found = self.disagreements.get(wait.group)
@@ -219,7 +216,7 @@ class _Attribution:
         wait for a cause which is known, so most likely it waits as they do.
         """
         dumps = self.trace.dumps
-        awaited = {target for targets in self.edges.values() for target in targets}
+        awaited = self._awaited()
         lost = {rank for rank in awaited if rank not in dumps}
         causes = {rank for rank in awaited - lost if not self.edges.get(rank)}
         causes |= self._odd() | {rank for ranks in self.idle_behind.values() for rank in ranks}
@@ -507,7 +504,7 @@ class _Attribution:
         torch's Gloo retires what timed out as it does what is over. Not more of them than are
         missing: that many would not be stuck at once.
         """
-        awaited = {target for targets in self.edges.values() for target in targets}
+        awaited = self._awaited()
         past = [
             rank
             for rank in held_up
@@ -541,8 +538,6 @@ class _Attribution:
         """
         if number is None:
             return False
-        if self.departed.issuperset(held_up):
-            return True
         if len(held_up) == len(missing) == 1:
             share = self._alike_in_the_end(missing[0])
             is_awaited = any(held_up[0] in self.edges[rank] for rank in self.waits)
@@ -698,13 +693,7 @@ class _Attribution:
         untold = tuple(sorted(self.departed - self.conditions.keys()))
         if not untold or any(fault.suspects for fault in self.faults):
             return
-        victims = tuple(
-            rank
-            for rank in sorted(self.edges)
-            if rank in self.waits
-            and rank not in untold
-            and reachable(rank, self.edges) & set(untold)
-        )
+        victims = tuple(rank for rank in self._victims(untold) if rank in self.waits)
         if not victims:
             return
         self._blame(untold, Condition.DISAGREES)

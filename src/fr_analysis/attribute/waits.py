@@ -111,7 +111,7 @@ class WaitFinder:
         """Whether an outstanding operation is a transfer, or a collective that not all joined."""
         if (rank, row) in self._transfers:
             return True
-        return self._absent(*self._numbers[rank][row])[0] != ()
+        return self.absent(*self._numbers[rank][row])[0] != ()
 
     def _queue(self, later: Iterable[Wait]) -> None:
         """Keep of each group the first collective that lacks a rank with nothing outstanding."""
@@ -278,7 +278,7 @@ class WaitFinder:
                     rows.append(row)
                 continue
             name = operation_name(dump.signatures[dump.operations.signature[row]].operation)
-            absent, unknown = self._absent(group, number)
+            absent, unknown = self.absent(group, number)
             # A root may rightly be done before the others join, unless an abort ended it; nobody
             # else may.
             may_be_done = name in ROOTED and not (
@@ -299,7 +299,7 @@ class WaitFinder:
         """
         dump = self._trace.dumps[rank]
         recorded = dump.signatures[dump.operations.signature[row]].operation
-        if not recorded.startswith("gloo:") or any(self._absent(group, number)):
+        if not recorded.startswith("gloo:") or any(self.absent(group, number)):
             return False
         over = (Completion.RETIRED, Completion.TIMED)
         done = [join for join in self._joins(group, number).values() if join.completion in over]
@@ -321,7 +321,7 @@ class WaitFinder:
             self._joined[place] = {join.rank: join for join in self._progress.joins(*place)}
         return self._joined[place]
 
-    def _absent(self, group: int, number: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def absent(self, group: int, number: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Members that never joined a collective, and members of whom nothing is known."""
         place = group, number
         if place not in self._lacking:
@@ -347,7 +347,7 @@ class WaitFinder:
             return self._judge_transfer(transfer)
         group, number = self._numbers[rank][row]
         completion = self._trace.dumps[rank].operations.completion[row]
-        absent, unknown = self._absent(group, number)
+        absent, unknown = self.absent(group, number)
         if absent or completion != Completion.PENDING:
             return Wait(
                 rank,
