@@ -219,7 +219,8 @@ class _Attribution:
         awaited = self._awaited()
         lost = {rank for rank in awaited if rank not in dumps}
         causes = {rank for rank in awaited - lost if not self.edges.get(rank)}
-        causes |= self._odd() | {rank for ranks in self.idle_behind.values() for rank in ranks}
+        causes |= self._odd() | self.departed
+        causes |= {rank for ranks in self.idle_behind.values() for rank in ranks}
         if not lost:
             return
         # Whatever an odd rank has gone on to wait for, it would not, had it gone the others' way.
@@ -261,8 +262,8 @@ class _Attribution:
         self._add_group_creation()
         self._add_missing()
         self._add_cycles()
-        self._add_stuck_devices()
         self._add_departures()
+        self._add_stuck_devices()
         if not self.waits and not self.faults:
             self._add_stragglers()
 
@@ -398,6 +399,7 @@ class _Attribution:
         unseen = tuple(filter(self._may_wait_unseen, missing))
         unsure = unread or unseen != () or suspects == ()
         unsure |= self._only_odd_wait(held_up, missing)
+        unsure |= self._lost_may_wait(held_up, missing)
         unsure |= self._may_be_elsewhere(held_up, missing)
         unsure |= self._wait_for_each_other(held_up)
         unsure |= ahead == () and self._could_be_ahead(number, held_up, missing)
@@ -438,6 +440,29 @@ class _Attribution:
             or all(map(self._waits_alone, held_up))
         )
 
+    def _lost_may_wait(self, held_up: tuple[int, ...], missing: tuple[int, ...]) -> bool:
+        """Whether lost dumps may be of ranks that wait for what the other dumps only hint at.
+
+        The ring of a rank that waits for nobody has lost what it waits in; or somebody who waits in
+        the same collective as others has called less than they had finished by then.
+        """
+        if self.trace.dumps.keys() & set(missing):
+            return False
+        return any(
+            not targets and self._may_have_lost_its_wait(rank)
+            for rank, targets in self.edges.items()
+            if rank in self.waits
+        ) or any(
+            self.siblings.called_less(rank, [o for o in held_up if self._waits_with(o, rank)])
+            for rank in held_up
+        )
+
+    def _waits_with(self, other: int, rank: int) -> bool:
+        """Whether another rank waits in the same collective."""
+        mine, its = self.waits[rank], self.waits[other]
+        place = mine.group, mine.number
+        return other != rank and mine.number is not None and place == (its.group, its.number)
+
     def _waits_alone(self, rank: int) -> bool:
         """Whether no other rank is known to have called the collective that a rank waits in."""
         wait = self.waits[rank]
@@ -464,6 +489,8 @@ class _Attribution:
         mine = advances[rank].last_joined
         if any(advance.last_joined > mine for advance in advances.values()):
             return False
+        if any(not advance.exact for advance in advances.values()):
+            return True  # a ring that has wrapped and holds nothing of the group
         is_first = np.count_nonzero(operations.group == operations.group[-1]) == 1
         process_group = self.progress.groups.groups[group]
         if not process_group.declared and (is_first or self._any_lost()):
@@ -664,6 +691,11 @@ class _Attribution:
                 self.undecided = True
                 continue
             if group in self.outdated:
+                self.undecided = True
+                continue
+            if all(self._may_have_lost_its_wait(wait.rank) for wait in waits):
+                self.notes.append(self.describe.overwritten(group, number, waits))
+                self._add_front(group, number, tuple(wait.rank for wait in waits), ())
                 self.undecided = True
                 continue
             if all(map(self.describe.is_fresh, waits)) and not any(w.finished for w in waits):

@@ -263,6 +263,11 @@ class Describer:
                 f"{named_ranks(missing)} never joined, but may wait too: what "
                 f"{named_ranks(unseen)} last {_verb(unseen, 'does', 'do')}, the dumps do not tell"
             )
+        elif not suspects and not self._trace.dumps.keys() & set(missing):
+            evidence.append(
+                f"{named_ranks(missing)} never joined and left no dump: dead, or kept waiting by "
+                "ranks that went another way than the rest"
+            )
         elif not suspects:
             evidence.append(
                 f"{named_ranks(missing)} never joined: either they are stuck in host code, or "
@@ -426,6 +431,15 @@ class Describer:
             f"{self._place(group, self._joins(group, number, stuck))}; no dump tells the members "
             "of this group and none of its operations is complete, so who is missing is not "
             "known; stacks of all ranks (the debug server's /stacks page, or py-spy dump) show it"
+        )
+
+    def overwritten(self, group: int, number: int | None, waits: list[Wait]) -> str:
+        """A note on ranks whose rings have lost what they wait in."""
+        stuck = tuple(sorted(wait.rank for wait in waits))
+        return (
+            f"the oldest that {named_ranks(stuck)} still {_verb(stuck, 'holds', 'hold')} is "
+            f"{self._place(group, self._joins(group, number, stuck))}, but older ones were pending "
+            "and are overwritten, so what holds it up is not known; a larger ring buffer shows it"
         )
 
     # -- the rest -------------------------------------------------------------------

@@ -7,8 +7,8 @@ went one way, and a rank called something else where they went on.
 
 Parts of a job may rightly go ways of their own. So the ranks of each pipeline stage are looked at
 apart; and nobody is named with whom most of a group went along, nor one that turned off into, or
-away from, a kind of group that not both have, nor one that went on after its turn: it hung
-somewhere else.
+away from, a kind of group that not both have, nor one that went on after its turn and hung somewhere else. Who skipped a call, or made one too many,
+and then went on as most did, hangs where that shows: in a group of the kind of that call.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from fr_analysis.match.progress import Progress, is_whole
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """Where a rank left the way of most: its row, what it called there, and what they called."""
+    """Where a rank left the way of most: its step and row, what it and what they called there."""
 
+    step: int
     row: int
     own: Token
     common: Token
@@ -54,12 +55,15 @@ def find_departed(
         stages[siblings.stage(rank)].append(rank)
     found = set()
     for ranks in stages.values():
-        turns = _turns({rank: siblings.record(rank) for rank in ranks})
+        turns, way = _turns({rank: siblings.record(rank) for rank in ranks})
         staying = next((rank for rank in ranks if rank not in turns), None)
         for rank, turn in turns.items():
             if (
                 rank in waits
-                and waits[rank].row <= turn.row + 1
+                and (
+                    waits[rank].row <= turn.row + 1
+                    or _hangs_by_one_call(siblings.record(rank), turn, way, waits[rank].row)
+                )
                 and staying is not None
                 and siblings.may_have(staying, turn.own[0])
                 and siblings.may_have(rank, turn.common[0])
@@ -68,9 +72,23 @@ def find_departed(
     return frozenset(rank for rank in found if _stands_alone(progress, rank, found))
 
 
-def _turns(records: Mapping[int, list[tuple[int, Token]]]) -> dict[int, _Turn]:
-    """Where each rank turned off, as long as more than half of all ranks go on together."""
+def _hangs_by_one_call(
+    record: list[tuple[int, Token]], turn: _Turn, way: list[Token], waits_in: int
+) -> bool:
+    """Whether a rank has gone the way of most but for one call, and hangs in that call's kind."""
+    own = [token for row, token in record[turn.step :] if row <= waits_in]
+    rest = way[turn.step :]
+    skipped = own == rest[1 : 1 + len(own)] and own[-1][0] == turn.common[0]
+    added = own[1:] == rest[: len(own) - 1] and own[-1][0] == turn.own[0]
+    return skipped or added
+
+
+def _turns(
+    records: Mapping[int, list[tuple[int, Token]]],
+) -> tuple[dict[int, _Turn], list[Token]]:
+    """Where each rank turned off, and the way, as long as more than half of all ranks go it."""
     turns: dict[int, _Turn] = {}
+    way: list[Token] = []
     going = list(records)
     step = 0
     while going:
@@ -82,9 +100,10 @@ def _turns(records: Mapping[int, list[tuple[int, Token]]]) -> dict[int, _Turn]:
         for rank in going:
             row, own = records[rank][step]
             if own != common:
-                turns[rank] = _Turn(row, own, common)
+                turns[rank] = _Turn(step, row, own, common)
+        way.append(common)
         step += 1
-    return turns
+    return turns, way
 
 
 def _stands_alone(progress: Progress, rank: int, departed: set[int]) -> bool:

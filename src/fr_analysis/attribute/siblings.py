@@ -120,6 +120,37 @@ class Siblings:
         """Whether two ranks called equally many collectives in each kind of group."""
         return self._counts(rank) == self._counts(other)
 
+    def called_less(self, rank: int, others: Iterable[int]) -> bool:
+        """Whether a rank called fewer collectives of some kind than others have finished.
+
+        Args:
+            rank: who. others: ranks that wait in the same collective as it.
+
+        Returns:
+            Whether its own counters say so against all the others in its pipeline stage, if those
+            are at least two.
+        """
+        mine = self._counters(rank)
+        stage = self.stage(rank)
+        peers = [self._counters(other) for other in others if self.stage(other) == stage]
+        return len(peers) > 1 and any(
+            all(kind in peer and called < peer[kind][1] for peer in peers)
+            for kind, (called, _) in mine.items()
+        )
+
+    def _counters(self, rank: int) -> dict[str, tuple[int, int]]:
+        """How many collectives it called and finished per kind of group, by its own counters."""
+        groups = self._progress.groups
+        statuses = zip(
+            groups.of_rank[rank], self._progress.trace.dumps[rank].statuses, strict=True
+        )
+        return {
+            # Counted from 1; -1 where there is none.
+            _kind(groups.groups[index]): (status.last_enqueued, status.last_completed)
+            for index, status in statuses
+            if status is not None
+        }
+
     def _counts(self, rank: int) -> dict[str, int]:
         """How many collectives it called per kind of group, by its own counters where it has them.
 

@@ -57,11 +57,13 @@ def find_stragglers(progress: Progress) -> list[Lateness]:
     own = _own_times(progress, timed)
     # Of two whose clocks may differ, nothing tells which is late at which of the calls.
     least = 2 if timed else 3
+    # Where nothing declares a group's members, one may have left no dump, and be the late one.
+    lost = any(rank not in progress.trace.dumps for rank in progress.groups.world)
     spans = {rank: _span(dump) for rank, dump in progress.trace.dumps.items()}
     for index in distinct(progress.group).tolist():
         group = progress.groups.groups[index]
         members = np.array(group.members)
-        if len(members) < least:
+        if len(members) < least or (lost and not group.declared):
             continue
         rows = whole_collectives(progress, group.index, group.members)
         rows = rows[(own[rows] != UNKNOWN).all(axis=1)]
