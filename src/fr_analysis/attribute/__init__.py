@@ -443,18 +443,28 @@ class _Attribution:
     def _lost_may_wait(self, held_up: tuple[int, ...], missing: tuple[int, ...]) -> bool:
         """Whether lost dumps may be of ranks that wait for what the other dumps only hint at.
 
-        The ring of a rank that waits for nobody has lost what it waits in; or somebody who waits in
-        the same collective as others has called less than they had finished by then.
+        The ring of a rank that waits for nobody has lost what it waits in; somebody who waits in
+        the same collective as others has called less than they had finished by then; or a rank of
+        one of their groups went another way than its peers.
         """
         if self.trace.dumps.keys() & set(missing):
             return False
-        return any(
-            not targets and self._may_have_lost_its_wait(rank)
-            for rank, targets in self.edges.items()
+        near = {
+            rank
+            for group in self.progress.groups.groups
+            if not set(missing).isdisjoint(group.members)
+            for rank in group.members
             if rank in self.waits
-        ) or any(
-            self.siblings.called_less(rank, [o for o in held_up if self._waits_with(o, rank)])
-            for rank in held_up
+        }
+        return (
+            any(
+                not self.edges[rank] and self._may_have_lost_its_wait(rank) for rank in self.waits
+            )
+            or any(
+                self.siblings.called_less(rank, [o for o in held_up if self._waits_with(o, rank)])
+                for rank in held_up
+            )
+            or any(map(self.siblings.is_disputed, near))
         )
 
     def _waits_with(self, other: int, rank: int) -> bool:

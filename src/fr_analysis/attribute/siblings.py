@@ -16,7 +16,7 @@ import numpy as np
 from fr_analysis.attribute.disagreements import Disagreement
 from fr_analysis.diagnosis import FaultKind
 from fr_analysis.match.groups import ProcessGroup, group_kind
-from fr_analysis.match.progress import Progress, is_whole
+from fr_analysis.match.progress import Progress
 from fr_analysis.match.semantics import (
     Agreement,
     agreement,
@@ -99,21 +99,20 @@ class Siblings:
     def is_disputed(self, rank: int) -> bool:
         """Whether a rank in the same role went another way, whoever of the two is right.
 
-        Told of whole records without transfers only: in which of those peers differ, they may.
+        Told of collectives only, in transfers peers may differ; and of dumps that hold complete
+        operations, since of active ones alone those between are missing.
         """
-        dumps = self._progress.trace.dumps
-
-        def is_plain(member: int) -> bool:
-            return is_whole(dumps[member]) and all(
-                token[2] is None for _, token in self.record(member)
-            )
-
-        for index in set(self._progress.groups.of_rank[rank]) if is_plain(rank) else ():
+        dumps = {r: d for r, d in self._progress.trace.dumps.items() if self._has_history(r)}
+        for index in set(self._progress.groups.of_rank[rank]) if rank in dumps else ():
             group = self._progress.groups.groups[index]
             others = [member for member in group.members if member != rank and member in dumps]
-            peers = self._same_role(rank, others, group)
-            if any(is_plain(peer) and not self._compatible(rank, peer, group) for peer in peers):
-                return True
+            for peer in self._same_role(rank, others, group):
+                ways = (
+                    [token for token in way if token[2] is None]
+                    for way in self._from_anchor(rank, peer, group)
+                )
+                if any(mine != its for mine, its in zip(*ways, strict=False)):
+                    return True
         return False
 
     def same_counts(self, rank: int, other: int) -> bool:

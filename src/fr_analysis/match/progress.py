@@ -17,7 +17,16 @@ from fr_analysis.match.groups import Groups, ProcessGroup, group_kind, resolve_g
 from fr_analysis.match.p2p import Batches, find_batches
 from fr_analysis.match.semantics import agreement, is_batch_end, point_to_point
 from fr_analysis.match.side_tables import PerTable
-from fr_analysis.trace import UNKNOWN, Completion, IntColumn, RankDump, Signature, Trace, distinct
+from fr_analysis.trace import (
+    UNKNOWN,
+    Completion,
+    GroupStatus,
+    IntColumn,
+    RankDump,
+    Signature,
+    Trace,
+    distinct,
+)
 
 NEVER = -1
 """Below every sequence number: torch counts from 1, TorchComms from 0."""
@@ -164,19 +173,49 @@ def _without_batches(dump: RankDump, numbers: IntColumn, batches: Batches) -> In
     return numbers
 
 
-def _batched(groups: Groups, batches: dict[int, Batches]) -> set[int]:
+def _batched(trace: Trace, groups: Groups, batches: dict[int, Batches]) -> set[int]:
     """The groups in which batches of transfers were issued, and all that are of their kind.
 
     Ring buffers that have wrapped may have lost every batch of a group.
     """
-
-    def kind(index: int) -> str:
-        group = groups.groups[index]
-        return group_kind(group.name, len(group.members))
-
+    kinds = [group_kind(group.name, len(group.members)) for group in groups.groups]
     seen = {groups.of_rank[rank][local] for rank, b in batches.items() for local in b.groups}
-    kinds = {kind(index) for index in seen}
-    return seen | {group.index for group in groups.groups if kinds and kind(group.index) in kinds}
+    seen |= _counted_otherwise(trace, groups, kinds)
+    batched = {kinds[index] for index in seen}
+    return seen | {index for index, kind in enumerate(kinds) if kind in batched}
+
+
+def _counted_otherwise(trace: Trace, groups: Groups, kinds: list[str]) -> set[int]:
+    """Groups of which one member has finished more than another, as far on as it, has called.
+
+    No collective is finished that not all have called, so they count more than collectives. As far
+    on are ranks that have called equally many in their groups of all other kinds.
+    """
+    called: list[dict[int, GroupStatus]] = [{} for _ in groups.groups]
+    for rank, dump in trace.dumps.items():
+        if not is_whole(dump):
+            for index, status in zip(groups.of_rank[rank], dump.statuses, strict=True):
+                if status is not None and status.last_enqueued != UNKNOWN:
+                    called[index][rank] = status
+    found = set()
+    for index, members in enumerate(called):
+        if len(members) < 2:
+            continue
+        behind = min(members, key=lambda rank: members[rank].last_enqueued)
+        ahead = max(members, key=lambda rank: members[rank].last_completed)
+        if members[ahead].last_completed <= members[behind].last_enqueued:
+            continue
+        others = [
+            {
+                kinds[other]: called[other][rank].last_enqueued
+                for other in groups.of_rank[rank]
+                if kinds[other] != kinds[index] and rank in called[other]
+            }
+            for rank in (behind, ahead)
+        ]
+        if others[0] and others[0] == others[1]:
+            found.add(index)
+    return found
 
 
 def _align_at_pending(parts: list[tuple[int, IntColumn, npt.NDArray[np.bool_]]]) -> list[int]:
@@ -215,7 +254,7 @@ def match(trace: Trace) -> Progress:
 
     batches = {rank: find_batches(dump) for rank, dump in trace.dumps.items()}
     # Starting a batch of transfers counts as a collective, on those ranks only that take part.
-    batched = _batched(groups, batches)
+    batched = _batched(trace, groups, batches)
     codes: dict[object, int] = {}
     code_of: PerTable[Signature] = PerTable(
         lambda signature: codes.setdefault(agreement(signature), len(codes))
