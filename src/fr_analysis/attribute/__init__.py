@@ -29,9 +29,9 @@ from fr_analysis.attribute.stragglers import find_stragglers
 from fr_analysis.attribute.waits import (
     Wait,
     WaitFinder,
-    completed_late,
     components,
     cycles,
+    late_to_the_end,
     reachable,
 )
 from fr_analysis.diagnosis import (
@@ -485,7 +485,7 @@ class _Attribution:
         dump = self.trace.dumps.get(rank)
         if dump is None or not len(dump.operations) or rank in self.waits:
             return False
-        if completed_late(dump.operations)[-1] or self._may_wait_overwritten(rank):
+        if late_to_the_end(dump.operations) or self._may_wait_overwritten(rank):
             return True
         # torch's Gloo retires what timed out: whether an operation was over, nothing tells until a
         # member has gone on. It was not, if others lack in it: members of whom nothing is known
@@ -642,13 +642,15 @@ class _Attribution:
         known = tuple(r for r in members if self.conditions.get(r) is Condition.DISAGREES)
         if known:
             return known
+        if any(map(self._may_have_lost_its_wait, members)):
+            # Where a ring has lost the oldest, those that are left may not be each other's.
+            return ()
         odd = self.siblings.odd_ones(members) or tuple(sorted(self.departed.intersection(members)))
         if odd:
             # Who waits for odd ones only is kept from doing what its peers do.
             return tuple(r for r in odd if not set(self.edges[r]) <= set(odd)) or odd
         if kind is FaultKind.P2P_CYCLE:
-            # Where a ring has lost the oldest, those that are left may not be each other's.
-            return () if any(map(self._may_have_lost_its_wait, members)) else members
+            return members
         if kind is FaultKind.P2P_UNMATCHED:
             # One end is in a transfer, the other in a collective: which of them is wrong
             # to be where it is, the dumps cannot tell.
@@ -666,13 +668,11 @@ class _Attribution:
 
         Its own counters tell where the oldest must be; dumps of active entries begin there too.
         """
+        if not self._begins_pending(rank):
+            return False
         dump = self.trace.dumps[rank]
         operations = dump.operations
-        if not len(operations) or operations.record[0] <= 0:
-            return False
         pending = operations.completion == Completion.PENDING
-        if not pending[0]:
-            return False
         if not any(dump.statuses):
             return True
         for local, status in enumerate(dump.statuses):
@@ -684,6 +684,27 @@ class _Attribution:
             if status.last_enqueued >= next_one and int(held.min(initial=_ENDLESS)) > next_one:
                 return True
         return False
+
+    def _begins_pending(self, rank: int) -> bool:
+        """Whether a rank's first operations are not held, and the oldest held is not complete."""
+        operations = self.trace.dumps[rank].operations
+        return bool(
+            len(operations)
+            and operations.record[0] > 0
+            and operations.completion[0] == Completion.PENDING
+        )
+
+    def _may_have_lost_a_transfer(self, rank: int) -> bool:
+        """Whether a rank's ring begins amid operations that wait, and more than its counters tell.
+
+        They count no transfers, so one that is gone may be what the rank waits in.
+        """
+        dump = self.trace.dumps[rank]
+        counted = sum(max(status.last_enqueued, 0) for status in dump.statuses if status)
+        recorded = int(dump.operations.record.max(initial=-1)) + 1
+        return self._begins_pending(rank) and (
+            self._may_have_lost_its_wait(rank) or recorded > counted
+        )
 
     def _add_stuck_devices(self) -> None:
         """Operations that all members joined and that nothing holds up."""
@@ -716,7 +737,7 @@ class _Attribution:
             behind = tuple(
                 w.rank
                 for w in waits
-                if (w.finished or w.not_begun) and not self._may_have_lost_its_wait(w.rank)
+                if (w.finished or w.not_begun) and not self._may_have_lost_a_transfer(w.rank)
             )
             joined = len(self.progress.groups.groups[group].members)
             suspects = behind if len(behind) < joined else ()

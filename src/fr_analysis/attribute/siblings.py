@@ -41,6 +41,12 @@ class Siblings:
         self._tokens: dict[int, list[tuple[int, Token]]] = {}
         self._against_all: dict[tuple[int, frozenset[int]], bool] = {}
         self._stages: dict[int, frozenset[tuple[str, int]]] = {}
+        # Where nothing but the order tells numbers, and rings have wrapped, another group's numbers
+        # begin elsewhere.
+        self._counted_from_rings = any(
+            dump.numbers_per_recorder and len(dump.operations) and dump.operations.record[0] > 0
+            for dump in progress.trace.dumps.values()
+        )
         self._all_listed = all(group.declared for group in progress.groups.groups)
 
     def odd_ones(self, disputed: Iterable[int]) -> tuple[int, ...]:
@@ -371,11 +377,8 @@ class Siblings:
             The disagreement, whose odd side are all ranks known to have joined; None where
             they called what other groups did, or where that does not tell.
         """
-        recorded = [d for d in self._progress.trace.dumps.values() if len(d.operations)]
-        if any(dump.numbers_per_recorder and dump.operations.record[0] > 0 for dump in recorded):
-            return None  # numbers are counted from where each ring begins
-        right = self._called_elsewhere(group, number, _ALL, odd)
         called = self._called(group, number)
+        right = self._called_elsewhere(group, number, _ALL, odd, more_than=len(called))
         if right is None or len(right) != 1 or len(called) == 0 or right in called.values():
             return None
         (mine,), (theirs,) = next(iter(called.values())), right
@@ -390,15 +393,22 @@ class Siblings:
         return Disagreement(kind, group, number, odd, (rest, odd), settled=True)
 
     def _called_elsewhere(
-        self, group: int, number: int, share: float, odd: Collection[int] = ()
+        self,
+        group: int,
+        number: int,
+        share: float,
+        odd: Collection[int] = (),
+        more_than: int = 0,
     ) -> tuple[Agreement, ...] | None:
-        """What more than a share of the ranks in other groups of a kind and size called."""
+        """What more than a share, and a number, of ranks in groups of a kind and size called."""
+        if self._counted_from_rings:
+            return None
         elsewhere: Counter[tuple[Agreement, ...]] = Counter()
         for other in self._kin(group):
             called = self._called(other.index, number)
             elsewhere.update(call for rank, call in called.items() if rank not in odd)
         for call, votes in elsewhere.most_common(1):
-            if votes > share * elsewhere.total():
+            if votes > max(share * elsewhere.total(), more_than):
                 return call
         return None
 

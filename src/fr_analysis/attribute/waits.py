@@ -453,6 +453,12 @@ def completed_late(operations: Operations) -> npt.NDArray[np.bool_]:
     return late
 
 
+def late_to_the_end(operations: Operations) -> bool:
+    """Whether an abort may have ended one of the operations, since which none was called."""
+    late = operations.completed_ns[completed_late(operations)]
+    return bool(late.max(initial=UNKNOWN) >= operations.created_ns.max(initial=0))
+
+
 def reachable(start: int, edges: dict[int, tuple[int, ...]]) -> set[int]:
     """Every rank that ``start`` waits for, directly or through others."""
     seen: set[int] = set()

@@ -189,7 +189,8 @@ def _counted_otherwise(trace: Trace, groups: Groups, kinds: list[str]) -> set[in
     """Groups of which one member has finished more than another, as far on as it, has called.
 
     No collective is finished that not all have called, so they count more than collectives. As far
-    on are ranks that have called equally many in their groups of all other kinds.
+    on are ranks that have called equally many in their groups of all other kinds. A rank without
+    anything pending may have been aborted, which counts all as finished.
     """
     called: list[dict[int, GroupStatus]] = [{} for _ in groups.groups]
     for rank, dump in trace.dumps.items():
@@ -202,7 +203,8 @@ def _counted_otherwise(trace: Trace, groups: Groups, kinds: list[str]) -> set[in
         if len(members) < 2:
             continue
         behind = min(members, key=lambda rank: members[rank].last_enqueued)
-        ahead = max(members, key=lambda rank: members[rank].last_completed)
+        finished = {r: s for r, s in members.items() if s.last_completed < s.last_enqueued}
+        ahead = max(finished, key=lambda rank: finished[rank].last_completed, default=behind)
         if members[ahead].last_completed <= members[behind].last_enqueued:
             continue
         others = [
