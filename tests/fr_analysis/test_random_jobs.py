@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.made_jobs import score
 from tests.made_jobs.random_jobs import FAULTS
 
@@ -20,3 +21,38 @@ def test_no_rank_is_blamed_that_is_not_a_culprit() -> None:
 def test_the_same_seed_draws_the_same_job() -> None:
     for seed in (3, 14):
         assert score.made(seed).record() == score.made(seed).record()
+
+
+ONCE_WRONG = {
+    # A rank that hangs by a call too few, and dumps that were lost.
+    9114126: "skipped call [4] in call 5 in ep",
+    # Lost dumps: their ranks wait for who called another thing than its peers.
+    8008490: "swapped order 2, call 0 in default_pg, dp",
+    9209067: "skipped call [6] in call 3 in dp",
+    9216536: "skipped call [4] in call 7 in tp",
+    # A rank whose peer left no dump is no straggler.
+    8002582: "straggler 3, every 1",
+    # The two groups of a kind that are left differ: neither is the majority.
+    9314581: "dtype [0, 7] in call 0 in pp",
+    # An abort ended what a rank waited in, before its last operation.
+    9311233: "dtype [1] in call 0 in tp",
+    # Rings that have lost what their ranks wait in: collectives, transfers, or a group's beginning.
+    8008356: "extra call [4, 9] in call 0 in default_pg",
+    9102969: "swapped order 3, call 3 in tp, dp",
+    9313294: "extra call [3] in call 0 in default_pg",
+    9315739: "dead [3] before Collective 0 in pp",
+    # Rings that do not show that a group's numbers count batches of transfers too.
+    9213637: "extra call [3, 4] in call 5 in dp",
+    # The same, but an abort has counted all as finished.
+    9308154: "skipped call [2] in call 5 in dp",
+    # Numbers that are counted from where each ring begins.
+    9313487: "skipped call [2] in call 2 in dp",
+    9322576: "size [1] in call 5 in tp",
+}
+
+
+@pytest.mark.parametrize("seed", ONCE_WRONG)
+def test_a_job_that_was_once_answered_wrong_is_not_again(seed: int) -> None:
+    outcome = score.answer(seed)
+    assert outcome.told.startswith(ONCE_WRONG[seed] + "; "), "another job is drawn now"
+    assert outcome.ending != score.WRONG, outcome.told

@@ -7,8 +7,9 @@ went one way, and a rank called something else where they went on.
 
 Parts of a job may rightly go ways of their own. So the ranks of each pipeline stage are looked at
 apart; and nobody is named with whom most of a group went along, nor one that turned off into, or
-away from, a kind of group that not both have, nor one that went on after its turn and hung somewhere else. Who skipped a call, or made one too many,
-and then went on as most did, hangs where that shows: in a group of the kind of that call.
+away from, a kind of group that not both have, nor one that went on after its turn and hung
+somewhere else. Who skipped a call, or made one too many, and then went on as most did, hangs where
+that shows: in a group of the kind of that call.
 """
 
 from __future__ import annotations
