@@ -457,9 +457,7 @@ class _Attribution:
             if rank in self.waits
         }
         return (
-            any(
-                not self.edges[rank] and self._may_have_lost_its_wait(rank) for rank in self.waits
-            )
+            any(not self.edges[rank] and self._may_have_lost_its_wait(rank) for rank in self.waits)
             or any(
                 self.siblings.called_less(rank, [o for o in held_up if self._waits_with(o, rank)])
                 for rank in held_up

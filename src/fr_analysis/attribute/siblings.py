@@ -146,9 +146,7 @@ class Siblings:
     def _counters(self, rank: int) -> dict[str, tuple[int, int]]:
         """How many collectives it called and finished per kind of group, by its own counters."""
         groups = self._progress.groups
-        statuses = zip(
-            groups.of_rank[rank], self._progress.trace.dumps[rank].statuses, strict=True
-        )
+        statuses = zip(groups.of_rank[rank], self._progress.trace.dumps[rank].statuses, strict=True)
         return {
             # Counted from 1; -1 where there is none.
             _kind(groups.groups[index]): (status.last_enqueued, status.last_completed)
