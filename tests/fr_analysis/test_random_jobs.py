@@ -34,6 +34,8 @@ ONCE_WRONG = {
     8002582: "straggler 3, every 1",
     # The two groups of a kind that are left differ: neither is the majority.
     9314581: "dtype [0, 7] in call 0 in pp",
+    # One rank of another group of the kind is none either.
+    10005319: "operation [1, 4] in call 2 in tp",
     # An abort ended what a rank waited in, before its last operation.
     9311233: "dtype [1] in call 0 in tp",
     # Rings that have lost what their ranks wait in: collectives, transfers, or a group's beginning.

@@ -338,7 +338,7 @@ class Siblings:
         """
         if found.number is None or found.kind is FaultKind.SPLIT_MISMATCH:
             return ()
-        right = self._called_elsewhere(found.group, found.number, _MOST)
+        right = self._called_elsewhere(found.group, found.number, _MOST, more_than=1)
         called = self._called(found.group, found.number)
         odd = tuple(rank for rank, value in sorted(called.items()) if value != right)
         return odd if right is not None and 0 < len(odd) < len(called) else ()
