@@ -501,6 +501,8 @@ def _analyze(given: Sequence[str]) -> int:
     if tables and options.format != "text":
         parser.error(f"-j, -v and -c add tables of text: they do not go with {options.format}")
     for stacks in options.stacks:
+        if os.path.isdir(stacks):
+            parser.error(f"--stacks {stacks}: is a directory; name a snapshot in it")
         if not is_url(stacks) and not os.path.isfile(stacks):
             parser.error(f"--stacks {stacks}: no such file")
     return _run(options, path) if options.url is None else _run_live(options)

@@ -82,6 +82,13 @@ def test_empty_directory(tmp_path: Path) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_a_directory_of_archives_says_to_unpack_them(tmp_path: Path) -> None:
+    (tmp_path / "dumps.tar.gz").touch()
+    done = run(tmp_path)
+    assert done.returncode == ExitStatus.BAD_INPUT
+    assert done.stderr.endswith("; unpack dumps.tar.gz first\n")
+
+
 def test_json_fits_the_published_schema() -> None:
     done = run(HANG, "--format", "json")
     answer = json.loads(done.stdout)
@@ -212,6 +219,7 @@ def test_rank_lists() -> None:
         (["-v", "--format", "json"], "add tables of text: they do not go with json"),
         (["--fr-path", "/elsewhere"], "PATH and --fr-path name different places"),
         (["--stacks", "/no/stacks"], "--stacks /no/stacks: no such file"),
+        (["--stacks", str(HANG)], "is a directory; name a snapshot in it"),
         (["--transform-ft"], "--transform-ft needs --group-world-size"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import io
+import lzma
 import math
 import os
 import re
@@ -92,6 +93,7 @@ def files(folder: Path, patch: Patch) -> Iterator[str]:
     (folder / "job" / "rank_4").write_bytes(hostile)
     write(folder / "job" / "rank_5", dump(2) | {"version": "3.0"})
     (folder / "job" / "rank_6.zst").write_bytes(b"\x28\xb5\x2f\xfd" + whole)
+    (folder / "job" / "rank_7.xz").write_bytes(lzma.compress(whole))
     write(folder / "job" / "rank_99999999", dump(2))
     (folder / "job" / "pyspy.txt").write_bytes(
         (ROOT / "tests/fr_analysis/read/stacks/pyspy_3.txt").read_bytes()

@@ -49,6 +49,15 @@ _LONGEST_NAME = 200
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _PICKLE = b"\x80"
+_PACKED = {
+    b"PK\x03\x04": "is a zip archive",
+    b"BZh": "is packed with bzip2",
+    b"\xfd7zXZ\0": "is packed with xz",
+    b"\x04\x22\x4d\x18": "is packed with lz4",
+}
+"""First bytes of what is not unpacked here."""
+_TAR, _TAR_AT = b"ustar", 257
+"""What stands where in a tar archive (POSIX.1-1988)."""
 
 
 class _Refuses:
@@ -247,11 +256,16 @@ def load_json(content: bytes) -> object:
 
 
 def _decode_stream(stream: io.BufferedReader[Any]) -> object:
-    head = stream.peek(64)
+    head = stream.peek(_TAR_AT + len(_TAR))
     if head[:1] == _PICKLE:
         return _load_pickle(stream)
-    if head.removeprefix(codecs.BOM_UTF8).lstrip()[:1] in (b"{", b"["):
+    if head[:64].removeprefix(codecs.BOM_UTF8).lstrip()[:1] in (b"{", b"["):
         return load_json(_read_bounded(stream, MAX_FILE_BYTES))
+    packed = next((what for magic, what in _PACKED.items() if head.startswith(magic)), None)
+    if packed is None and head[_TAR_AT:].startswith(_TAR):
+        packed = "is a tar archive"
+    if packed is not None:
+        raise UnreadableDump(f"{packed}; unpack it, and name the directory of the dumps")
     raise NotADump("is neither a pickle nor JSON; expected a Flight Recorder dump")
 
 

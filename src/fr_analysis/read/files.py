@@ -2,8 +2,9 @@
 
 Names in use: ``rank_3``, ``_dump_3``, ``nccl_trace_rank_3``, ``comm_lib_trace_rank_3``,
 ``nccl_trace_rank_node02_5`` (a host in front), ``rank_3.json``, ``_dump_3.pkl.gz``. The
-rank is the last number of the name. Only reduced files, which hold many ranks, may have any name:
-a file whose name tells no rank is opened to see whether it is one.
+rank is the last number of the name. What is packed in another way, such as ``rank_3.xz``, counts as
+a dump that is there and cannot be read. Only reduced files, which hold many ranks, may have any
+name: a file whose name tells no rank is opened to see whether it is one.
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ MAX_DEPTH = 3
 """How deep below a directory dumps are looked for."""
 
 _DUMP_NAME = re.compile(
-    r"(?:^|[^0-9])(?P<rank>\d+)(?P<ending>(?:\.(?:json|jsonl|pkl|pickle|bin|gz|zst|zstd))*)$"
+    r"(?:^|[^0-9])(?P<rank>\d+)(?P<ending>(?:\.(?:json|jsonl|pkl|pickle|bin|gz|zst|zstd|xz|bz2|lz4))*)$"
 )
+_ARCHIVE_NAME = re.compile(r"\.(?:zip|tar|tgz|tbz2?|txz|tar\.\w+)$")
+_MOST_NAMED = 3
 _STACKS_NAME = re.compile(r"^(?P<kind>stacks|py-?_?spy).*\.txt$")
 _STACKS_OF_ONE = re.compile(r"(?:^|[^0-9])(?P<rank>\d{1,6})\.txt$")
 _STACKS_TIME = re.compile(r"_\d{8}_\d{6}\.txt$")
@@ -220,7 +223,7 @@ def find_files(path: str | os.PathLike[str], pattern: str | None = None) -> Foun
         stacks_folder = target
         files = _Search(pattern, misfits).dumps_in(target)
         if not files:
-            raise no_dump_in(shown, pattern)
+            raise no_dump_in(shown, pattern, _archives_in(target))
     elif exists:
         files = [target]
     else:
@@ -235,13 +238,20 @@ def find_files(path: str | os.PathLike[str], pattern: str | None = None) -> Foun
     return Found(dumps, _stacks_near(stacks_folder), (*misfits, *nameless))
 
 
-def no_dump_in(shown: str, pattern: str | None) -> FrAnalysisError:
-    """The error where a directory holds no dump."""
+def no_dump_in(shown: str, pattern: str | None, archives: Sequence[str] = ()) -> FrAnalysisError:
+    """The error where a directory holds no dump, but maybe archives of these names."""
     wanted = f"matching {pattern!r} " if pattern is not None else ""
+    unpack = f"; unpack {', '.join(archives)} first" if archives else ""
     return FrAnalysisError(
         f"{shown}: no dump {wanted}in this directory; expected one file per rank whose "
-        "name ends in the rank, such as rank_0 or nccl_trace_rank_0"
+        f"name ends in the rank, such as rank_0 or nccl_trace_rank_0{unpack}"
     )
+
+
+def _archives_in(directory: Path) -> list[str]:
+    """The names of a few files in a directory that may hold dumps once they are unpacked."""
+    names = sorted(child.name for child in directory.iterdir() if _ARCHIVE_NAME.search(child.name))
+    return [printable(name) for name in names[:_MOST_NAMED]]
 
 
 def with_ranks(files: Sequence[Place]) -> tuple[tuple[tuple[int, Place], ...], list[Unread]]:

@@ -18,7 +18,7 @@ from fr_analysis.read.files import rank_of_stacks_name
 from fr_analysis.trace import Frame, RankStacks, ThreadStack
 
 MAX_BYTES = 64 << 20
-"""Read of one snapshot: that of a thousand ranks has some ten."""
+"""Largest snapshot that is read: that of a thousand ranks has some ten."""
 
 _DIGITS = 18
 """Most digits of a line number that fit into 64 bits."""
@@ -108,9 +108,12 @@ def read_stacks(path: Path) -> dict[int, RankStacks]:
         if not stat.S_ISREG(path.stat().st_mode):
             raise UnreadableDump("is not a regular file")
         with path.open("rb") as stream:
-            text = stream.read(MAX_BYTES).decode("utf-8", errors="replace")
+            content = stream.read(MAX_BYTES + 1)
     except OSError as error:
         raise UnreadableDump(f"cannot be read ({error.strerror})") from None
+    if len(content) > MAX_BYTES:
+        raise UnreadableDump(f"is larger than {MAX_BYTES >> 20} MiB; is it a stacks snapshot?")
+    text = content.decode("utf-8", errors="replace")
     sections: dict[int, list[str]] = {}
     current: list[str] = []
     alone = current

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import bz2
 import copyreg
 import gzip
 import io
 import json
+import lzma
 import os
 import pickle
 import resource
 import struct
 import sys
+import tarfile
 import threading
 import time
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import zstandard
@@ -116,6 +121,18 @@ def test_a_pickle_with_any_byte_changed_is_read_or_gives_a_reason(tmp_path: Path
             assert isinstance(read_dump(0, file_of(tmp_path, damaged)), RankDump | Unread)
 
 
+def archive(kind: Literal["w:", "w:gz", "zip"]) -> bytes:
+    """An archive that holds a dump."""
+    content = io.BytesIO()
+    if kind == "zip":
+        with zipfile.ZipFile(content, "w") as packed:
+            packed.writestr("rank_0", pickle.dumps(dump()))
+    else:
+        with tarfile.open(mode=kind, fileobj=content) as packed_up:
+            packed_up.addfile(tarfile.TarInfo("rank_0"))
+    return content.getvalue()
+
+
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
@@ -131,6 +148,12 @@ def test_a_pickle_with_any_byte_changed_is_read_or_gives_a_reason(tmp_path: Path
         (pickle.dumps({**dump(), "version": "3.0"}), "newer fr-analysis"),
         (gzip.compress(b"no dump"), "neither a pickle nor JSON"),
         (gzip.compress(b"x" * 99)[:-8] + b"\x00" * 8, "CRC check failed"),
+        (bz2.compress(b"x"), "is packed with bzip2; unpack it"),
+        (lzma.compress(b"x"), "is packed with xz; unpack it"),
+        (b"\x04\x22\x4d\x18" + bytes(16), "is packed with lz4; unpack it"),
+        (archive("w:"), "is a tar archive; unpack it, and name the directory of the dumps"),
+        (archive("w:gz"), "is a tar archive; unpack it"),
+        (archive("zip"), "is a zip archive; unpack it"),
         (b'{"version": "\xff"}', "neither a pickle nor JSON"),
     ],
 )

@@ -33,6 +33,8 @@ from plain_dumps import dump, write, write_job
         ("rank_00003", 3),
         ("rank_1000000000000", 10**12),
         ("stacks_20261130_093942.txt", None),
+        ("rank_3.xz", 3),
+        ("rank_3.tar", None),
         ("rank_3.log", None),
         ("rank_x", None),
         ("README.md", None),

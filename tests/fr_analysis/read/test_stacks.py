@@ -13,7 +13,7 @@ from fr_analysis.attribute.frames import code_line, main_thread
 from fr_analysis.errors import UnreadableDump
 from fr_analysis.read import read_trace
 from fr_analysis.read.files import rank_of_stacks_name
-from fr_analysis.read.stacks import read_stacks
+from fr_analysis.read.stacks import MAX_BYTES, read_stacks
 from fr_analysis.trace import Frame, RankStacks
 from plain_dumps import write_job
 
@@ -94,6 +94,14 @@ def test_refuses_what_holds_no_stacks(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.txt")
     with pytest.raises(UnreadableDump, match="not a regular file"):
         read_stacks(tmp_path / "pipe.txt")
+
+
+def test_does_not_read_half_of_a_huge_snapshot(tmp_path: Path) -> None:
+    path = tmp_path / "stacks_1.txt"
+    with path.open("wb") as stream:
+        stream.truncate(MAX_BYTES + 1)
+    with pytest.raises(UnreadableDump, match="is larger than 64 MiB"):
+        read_stacks(path)
 
 
 def test_finds_the_newest_snapshot_beside_the_dumps_or_above_them(tmp_path: Path) -> None:
