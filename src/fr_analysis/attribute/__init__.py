@@ -449,6 +449,11 @@ class _Attribution:
         """
         if self.trace.dumps.keys() & set(missing):
             return False
+        together: dict[tuple[int, int | None], list[int]] = defaultdict(list)
+        for rank in held_up:
+            wait = self.waits[rank]
+            if wait.number is not None:
+                together[wait.group, wait.number].append(rank)
         near = {
             rank
             for group in self.progress.groups.groups
@@ -459,17 +464,12 @@ class _Attribution:
         return (
             any(not self.edges[rank] and self._may_have_lost_its_wait(rank) for rank in self.waits)
             or any(
-                self.siblings.called_less(rank, [o for o in held_up if self._waits_with(o, rank)])
-                for rank in held_up
+                self.siblings.called_less(rank, (other for other in waiting if other != rank))
+                for waiting in together.values()
+                for rank in waiting
             )
             or any(map(self.siblings.is_disputed, near))
         )
-
-    def _waits_with(self, other: int, rank: int) -> bool:
-        """Whether another rank waits in the same collective."""
-        mine, its = self.waits[rank], self.waits[other]
-        place = mine.group, mine.number
-        return other != rank and mine.number is not None and place == (its.group, its.number)
 
     def _waits_alone(self, rank: int) -> bool:
         """Whether no other rank is known to have called the collective that a rank waits in."""

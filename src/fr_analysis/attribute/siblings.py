@@ -8,8 +8,9 @@ their role do: the one whose recorded order of operations departs from theirs is
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable
+from itertools import islice
 
 import numpy as np
 
@@ -41,6 +42,8 @@ class Siblings:
         self._tokens: dict[int, list[tuple[int, Token]]] = {}
         self._against_all: dict[tuple[int, frozenset[int]], bool] = {}
         self._stages: dict[int, frozenset[tuple[str, int]]] = {}
+        self._within: dict[str, tuple[set[int], set[int]]] = {}
+        self._rows_of: dict[int, dict[int, dict[int, int]]] = {}
         # Where nothing but the order tells numbers, and rings have wrapped, another group's numbers
         # begin elsewhere.
         self._counted_from_rings = any(
@@ -108,10 +111,14 @@ class Siblings:
         Told of collectives only, in transfers peers may differ; and of dumps that hold complete
         operations, since of active ones alone those between are missing.
         """
-        dumps = {r: d for r, d in self._progress.trace.dumps.items() if self._has_history(r)}
-        for index in set(self._progress.groups.of_rank[rank]) if rank in dumps else ():
+        dumps = self._progress.trace.dumps
+        for index in set(self._progress.groups.of_rank[rank]) if self._has_history(rank) else ():
             group = self._progress.groups.groups[index]
-            others = [member for member in group.members if member != rank and member in dumps]
+            others = [
+                member
+                for member in group.members[:_MOST_COMPARED]
+                if member != rank and member in dumps and self._has_history(member)
+            ]
             for peer in self._same_role(rank, others, group):
                 ways = (
                     [token for token in way if token[2] is None]
@@ -132,12 +139,12 @@ class Siblings:
             rank: who. others: ranks that wait in the same collective as it.
 
         Returns:
-            Whether its own counters say so against all the others in its pipeline stage, if those
-            are at least two.
+            Whether its own counters say so against some others in its pipeline stage, at least two.
         """
         mine = self._counters(rank)
         stage = self.stage(rank)
-        peers = [self._counters(other) for other in others if self.stage(other) == stage]
+        same_stage = (other for other in others if self.stage(other) == stage)
+        peers = [self._counters(other) for other in islice(same_stage, _MOST_VOTERS)]
         return len(peers) > 1 and any(
             all(kind in peer and called < peer[kind][1] for peer in peers)
             for kind, (called, _) in mine.items()
@@ -242,16 +249,24 @@ class Siblings:
 
     def _is_homogeneous(self, kind: str, but: int) -> bool:
         """Whether the members of all other groups of a kind do the same in the same order."""
+        if kind not in self._within:
+            self._within[kind] = self._differing_and_alike(kind)
+        differing, alike = self._within[kind]
+        return not differing - {but} and bool(alike - {but})
+
+    def _differing_and_alike(self, kind: str) -> tuple[set[int], set[int]]:
+        """The groups of a kind whose members do not do the same, and those of which they do."""
         dumps = self._progress.trace.dumps
-        told = False
+        differing, alike = set(), set()
         for group in self._progress.groups.groups:
             members = [member for member in group.members if member in dumps][:_MOST_VOTERS]
-            if group.index == but or _kind(group) != kind or len(members) < 2:
+            if _kind(group) != kind or len(members) < 2:
                 continue
             if not all(self._compatible(members[0], other, group) for other in members[1:]):
-                return False
-            told = told or min(len(self.record(member)) for member in members) > 0
-        return told
+                differing.add(group.index)
+            elif min(len(self.record(member)) for member in members) > 0:
+                alike.add(group.index)
+        return differing, alike
 
     def _compatible(self, a: int, b: int, group: ProcessGroup) -> bool:
         shared, first, second = self._common(a, b, group)
@@ -272,18 +287,8 @@ class Siblings:
         first, second = self.record(a), self.record(b)
         if self._begins(a) and self._begins(b):
             return [token for _, token in first], [token for _, token in second]
-        held = [
-            {
-                int(number): int(row)
-                for number, row in zip(
-                    self._progress.number[at].tolist(),
-                    self._progress.row[at].tolist(),
-                    strict=True,
-                )
-            }
-            for rank in (a, b)
-            for at in [(self._progress.group == group.index) & (self._progress.rank == rank)]
-        ]
+        rows = self._rows(group.index)
+        held = rows.get(a, {}), rows.get(b, {})
         both = held[0].keys() & held[1].keys()
         if not both:
             return [], []
@@ -292,6 +297,22 @@ class Siblings:
             [token for row, token in first if row >= held[0][start]],
             [token for row, token in second if row >= held[1][start]],
         )
+
+    def _rows(self, group: int) -> dict[int, dict[int, int]]:
+        """Per rank the row of each of a group's collectives that it holds, by number."""
+        if group not in self._rows_of:
+            progress = self._progress
+            first, last = np.searchsorted(progress.group, [group, group + 1])
+            found: dict[int, dict[int, int]] = defaultdict(dict)
+            for rank, number, row in zip(
+                progress.rank[first:last].tolist(),
+                progress.number[first:last].tolist(),
+                progress.row[first:last].tolist(),
+                strict=True,
+            ):
+                found[rank][number] = row
+            self._rows_of[group] = found
+        return self._rows_of[group]
 
     def record(self, rank: int) -> list[tuple[int, Token]]:
         """The rank's operations in the order of their rows, each with its row."""
