@@ -52,6 +52,8 @@ from fr_analysis.trace import UNKNOWN, Completion, UnreadMany
 __all__ = ["attribute", "is_established"]
 
 _RESTART_HELPS = frozenset({FaultKind.RANK_MISSING, FaultKind.NO_PROGRESS, FaultKind.STRAGGLER})
+_BY_PROGRAM = frozenset({Condition.AHEAD, Condition.DISAGREES})
+"""What a rank does again when it is started again."""
 _IDLE = frozenset({Condition.ALIVE, Condition.SILENT, Condition.UNREADABLE})
 """A rank that takes part in nothing: without it the program may well run."""
 
@@ -393,7 +395,11 @@ class _Attribution:
         ahead = self._ran_ahead(number, held_up, missing)
         unreached = self.trace.unreached(missing)
         suspects = ahead or tuple(rank for rank in missing if rank not in unreached)
-        conditions = {rank: self._condition_of_missing(rank) for rank in missing}
+        left = self.departed.issuperset(missing)
+        conditions = {
+            rank: Condition.DISAGREES if left else self._condition_of_missing(rank)
+            for rank in missing
+        }
         # Who has begun to write a dump may have waited like the others.
         unread = len(missing) > 1 and Condition.UNREADABLE in conditions.values()
         unseen = tuple(filter(self._may_wait_unseen, missing))
@@ -403,6 +409,8 @@ class _Attribution:
         unsure |= self._may_be_elsewhere(held_up, missing)
         unsure |= self._wait_for_each_other(held_up)
         unsure |= ahead == () and self._could_be_ahead(number, held_up, missing)
+        if self.departed.issuperset(ahead or missing):
+            unsure = False
         if ahead:
             self._blame(ahead, Condition.AHEAD)
         elif not unsure:
@@ -758,7 +766,7 @@ class _Attribution:
         if not victims:
             return
         self._blame(untold, Condition.DISAGREES)
-        inside = [self.waits[rank] for rank in (*untold, *victims)]
+        inside = [self.waits[rank] for rank in (*untold, *victims) if rank in self.waits]
         self.faults.append(self.describe.cycle(FaultKind.ORDER_DEADLOCK, inside, untold, victims))
 
     def _add_stragglers(self) -> None:
@@ -865,7 +873,7 @@ class _Attribution:
                     and all(self.conditions.get(r) in _IDLE for r in fault.suspects)
                 )
             )
-            and not any(self.conditions.get(r) is Condition.AHEAD for r in fault.suspects)
+            and not any(self.conditions.get(r) in _BY_PROGRAM for r in fault.suspects)
             for fault in faults
         )
         return AttributionState.CONTINUE if faults and helps else AttributionState.STOP

@@ -544,4 +544,5 @@ _WHY = {
     Condition.SILENT: "it left no dump",
     Condition.UNREADABLE: "its dump could not be read",
     Condition.DEVICE: "its own device is stuck in an older operation that its peers finished",
+    Condition.DISAGREES: "the last that it called is not what most ranks of the job called there",
 }

@@ -45,8 +45,9 @@ def find_departed(
         waits: what the ranks wait in.
 
     Returns:
-        Those ranks; none where a ring does not hold all of its rank's operations, or where no way
-        has a majority.
+        Those ranks, also one that is awaited and has called nothing since its turn: a timeout may
+        hide that it waits. None where a ring does not hold all of its rank's operations, or where
+        no way has a majority.
     """
     dumps = progress.trace.dumps
     if not all(map(is_whole, dumps.values())):
@@ -55,16 +56,16 @@ def find_departed(
     for rank in dumps:
         stages[siblings.stage(rank)].append(rank)
     found = set()
+    awaited = {target for wait in waits.values() for target in wait.targets}
     for ranks in stages.values():
         turns, way = _turns({rank: siblings.record(rank) for rank in ranks})
         staying = next((rank for rank in ranks if rank not in turns), None)
         for rank, turn in turns.items():
+            last = waits[rank].row if rank in waits else len(dumps[rank].operations) - 1
+            if rank not in waits and (last != turn.row or rank not in awaited):
+                continue
             if (
-                rank in waits
-                and (
-                    waits[rank].row <= turn.row + 1
-                    or _hangs_by_one_call(siblings.record(rank), turn, way, waits[rank].row)
-                )
+                (last <= turn.row + 1 or _hangs_by_one_call(siblings.record(rank), turn, way, last))
                 and staying is not None
                 and siblings.may_have(staying, turn.own[0])
                 and siblings.may_have(rank, turn.common[0])
