@@ -43,6 +43,7 @@ ONCE_WRONG = {
     9102969: "swapped order 3, call 3 in tp, dp",
     9313294: "extra call [3] in call 0 in default_pg",
     9315739: "dead [3] before Collective 0 in pp",
+    9609866: "dead [0] before Collective 0 in default_pg",
     # Rings that do not show that a group's numbers count batches of transfers too.
     9213637: "extra call [3, 4] in call 5 in dp",
     # The same, but an abort has counted all as finished.

@@ -13,7 +13,7 @@ from tests.made_jobs.operations import Collective, Group, Program
 from tests.made_jobs.programs import Layout, data_parallel, train
 from tests.made_jobs.simulate import Job
 
-from fr_analysis import FaultKind, analyze
+from fr_analysis import AttributionState, FaultKind, analyze
 
 
 def test_each_of_two_ranks_that_differ_in_other_ways_from_one_collective_is_named() -> None:
@@ -76,6 +76,17 @@ def test_who_turns_off_at_the_start_is_told_by_the_order_of_the_others(style, od
     diagnosis = diagnose(style(swapped_at_the_start(odd)))
     assert diagnosis.suspects == (odd,), told(diagnosis)
     assert diagnosis.faults[0].kind is FaultKind.ORDER_DEADLOCK
+
+
+def test_who_turned_off_is_told_where_a_timeout_hides_that_it_waits() -> None:
+    # Gloo marks as over what timed out, and a root may be done before the others join.
+    diagnosis = diagnose(gloo(swapped_at_the_start(0), Recorder(aborted=True)))
+    assert diagnosis.suspects == (0,), told(diagnosis)
+    (fault,) = diagnosis.faults
+    assert fault.kind is FaultKind.RANK_MISSING
+    said = "rank 0 never joined: the last that it called is not what most ranks of the job called"
+    assert any(line.startswith(said) for line in fault.evidence), fault.evidence
+    assert diagnosis.attribution_state is AttributionState.STOP
 
 
 def test_lost_dumps_are_not_blamed_where_only_a_rank_waits_that_turned_off() -> None:

@@ -648,8 +648,10 @@ class _Attribution:
         known = tuple(r for r in members if self.conditions.get(r) is Condition.DISAGREES)
         if known:
             return known
-        if any(map(self._may_have_lost_its_wait, members)):
-            # Where a ring has lost the oldest, those that are left may not be each other's.
+        # Where a ring has lost the oldest, those that are left may not be each other's.
+        transfers = kind is not FaultKind.ORDER_DEADLOCK
+        lost = self._may_have_lost_a_transfer if transfers else self._may_have_lost_its_wait
+        if any(map(lost, members)):
             return ()
         odd = self.siblings.odd_ones(members) or tuple(sorted(self.departed.intersection(members)))
         if odd:
