@@ -29,7 +29,7 @@ import torch.distributed as dist
 #
 # The dumps alone look like a rank that is stuck in host code, and the verdict is the same: rank 0
 # is missing. Two things tell slow from stuck: the line where rank 0 is (``write_shard``), and a
-# second snapshot some seconds later. Here it shows the next shard. The log below tells the rest:
+# second snapshot some seconds later, which would show another shard. The log below tells the rest:
 # rank 0 finishes its checkpoint after the others have given up.
 #
 # **The fix** here is an asynchronous checkpoint: rank 0 copies the weights, which takes little, and

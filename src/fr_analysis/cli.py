@@ -488,7 +488,15 @@ def _check_live(options: argparse.Namespace) -> str | None:
 
 def _analyze(given: Sequence[str]) -> int:
     parser = _parser()
-    options = parser.parse_args(given)
+    options, more = parser.parse_known_args(given)
+    if more and not any(argument.startswith("-") for argument in more):
+        # Most likely the shell has put in the names that a glob matches.
+        parser.error(
+            f"{options.path} and {len(more)} more PATHs given: name their directory, or put a "
+            "glob in quotes"
+        )
+    if more:
+        parser.error(f"unrecognized arguments: {' '.join(more)}")
     wrong = _check_live(options)
     if wrong:
         parser.error(wrong)

@@ -89,6 +89,11 @@ def test_a_directory_of_archives_says_to_unpack_them(tmp_path: Path) -> None:
     assert done.stderr.endswith("; unpack dumps.tar.gz first\n")
 
 
+def test_says_when_more_ranks_are_found_than_expected() -> None:
+    done = run(HANG, "--expected-world-size", "1")
+    assert "a job of 1 ranks was expected; the dumps tell of 3" in done.stdout
+
+
 def test_json_fits_the_published_schema() -> None:
     done = run(HANG, "--format", "json")
     answer = json.loads(done.stdout)
@@ -220,6 +225,8 @@ def test_rank_lists() -> None:
         (["--fr-path", "/elsewhere"], "PATH and --fr-path name different places"),
         (["--stacks", "/no/stacks"], "--stacks /no/stacks: no such file"),
         (["--stacks", str(HANG)], "is a directory; name a snapshot in it"),
+        (["trace_1", "trace_2"], "and 2 more PATHs given: name their directory, or put a glob in"),
+        (["--no-such-option", "x"], "unrecognized arguments: --no-such-option x"),
         (["--transform-ft"], "--transform-ft needs --group-world-size"),
     ],
 )
@@ -246,8 +253,8 @@ def test_full_disk_is_not_a_verdict() -> None:
 def test_suspects_of_whom_the_same_is_known_are_put_together(tmp_path: Path) -> None:
     for dump in HANG.iterdir():
         (tmp_path / dump.name).write_bytes(dump.read_bytes())
-    done = run(tmp_path, "--expected-world-size", "8")
-    assert "  ranks 2-7: left no dump\n" in done.stdout
+    done = run(tmp_path, "--expected-world-size", "4")
+    assert "  ranks 2, 3: left no dump\n" in done.stdout
 
 
 def test_names_that_no_terminal_takes_are_shown_harmless(tmp_path: Path) -> None:

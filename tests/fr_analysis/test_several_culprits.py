@@ -13,7 +13,7 @@ from tests.made_jobs.operations import Collective, Group, Program
 from tests.made_jobs.programs import Layout, data_parallel, train
 from tests.made_jobs.simulate import Job
 
-from fr_analysis import AttributionState, FaultKind, analyze
+from fr_analysis import AttributionState, FaultKind, Verdict, analyze
 
 
 def test_each_of_two_ranks_that_differ_in_other_ways_from_one_collective_is_named() -> None:
@@ -87,6 +87,17 @@ def test_who_turned_off_is_told_where_a_timeout_hides_that_it_waits() -> None:
     said = "rank 0 never joined: the last that it called is not what most ranks of the job called"
     assert any(line.startswith(said) for line in fault.evidence), fault.evidence
     assert diagnosis.attribution_state is AttributionState.STOP
+
+
+@pytest.mark.parametrize(("dumps", "verdict"), [(4, Verdict.FAULT), (3, Verdict.UNDETERMINED)])
+def test_lost_dumps_are_blamed_only_where_most_dumps_are_there(
+    dumps: int, verdict: Verdict
+) -> None:
+    job = faults.dead(data_parallel(8), range(dumps, 8), "default_pg", 1)
+    diagnosis = diagnose(nccl(job))
+    assert len(diagnosis.ranks) == dumps
+    assert diagnosis.verdict is verdict
+    assert any("run again with it" in n for n in diagnosis.notes) is (verdict is Verdict.FAULT)
 
 
 def test_lost_dumps_are_not_blamed_where_only_a_rank_waits_that_turned_off() -> None:

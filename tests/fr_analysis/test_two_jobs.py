@@ -62,7 +62,8 @@ def test_of_both_it_says_that_there_are_two(
     assert main([str(parent)]) == ExitStatus.BAD_INPUT
     assert capsys.readouterr().err == (
         f"fr-analysis: {parent}/job_a and {parent}/job_b hold dumps of the same ranks, of two "
-        "jobs: name one of them\n"
+        "jobs: name one of them; if they are one job's, name each file after its rank in the "
+        "whole job\n"
     )
 
 

@@ -404,7 +404,7 @@ class _Attribution:
         unread = len(missing) > 1 and Condition.UNREADABLE in conditions.values()
         unseen = tuple(filter(self._may_wait_unseen, missing))
         unsure = unread or unseen != () or suspects == ()
-        unsure |= self._only_odd_wait(held_up, missing)
+        unsure |= self._most_are_lost(missing) or self._only_odd_wait(held_up, missing)
         unsure |= self._lost_may_wait(held_up, missing)
         unsure |= self._may_be_elsewhere(held_up, missing)
         unsure |= self._wait_for_each_other(held_up)
@@ -436,6 +436,11 @@ class _Attribution:
     def _odd(self) -> set[int]:
         """All ranks that stand against a majority."""
         return {rank for found in self.disagreements.values() for rank in found.odd}
+
+    def _most_are_lost(self, missing: tuple[int, ...]) -> bool:
+        """Whether lost dumps are missed in a job of which most dumps are: too little is known."""
+        world, dumps = self.progress.groups.world, self.trace.dumps
+        return 2 * len(dumps) < len(world) and not dumps.keys() & set(missing)
 
     def _only_odd_wait(self, held_up: tuple[int, ...], missing: tuple[int, ...]) -> bool:
         """Whether lost dumps are missed only by ranks that went another way than their peers."""

@@ -527,7 +527,15 @@ class Describer:
         if silent and not self._is_live:
             notes.append(
                 f"{named_ranks(silent)} left no usable dump, so dead, killed and unable to answer "
-                "cannot be told apart here; look at its log and its host"
+                f"cannot be told apart here; look at {_verb(silent, 'its log', 'their logs')} and "
+                f"{_verb(silent, 'its host', 'their hosts')}, and if a dump of "
+                f"{_verb(silent, 'it', 'them')} was only not collected, run again with it"
+            )
+        expected = self._trace.expected_world_size
+        if expected is not None and expected < len(self._progress.groups.world):
+            notes.append(
+                f"a job of {expected} ranks was expected; the dumps tell of "
+                f"{len(self._progress.groups.world)}"
             )
         return notes
 

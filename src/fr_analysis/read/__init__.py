@@ -282,7 +282,8 @@ def _refuse_jobs_at_once(dumps: list[RankDump]) -> None:
         between = f", {len(places) - 2} more" if len(places) > 2 else ""
         raise FrAnalysisError(
             f"{printable(first)}{between} and {printable(last)} hold dumps of the same ranks, of "
-            f"{'two' if len(places) == 2 else len(places)} jobs: name one of them"
+            f"{'two' if len(places) == 2 else len(places)} jobs: name one of them; if they are one "
+            "job's, name each file after its rank in the whole job"
         )
 
 
