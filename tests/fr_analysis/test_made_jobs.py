@@ -782,3 +782,12 @@ def test_after_an_abort_a_lost_dump_does_not_hide_a_disagreement() -> None:
             job = FAULTS[fault][0](train(SMALL, steps=1, microbatches=1), [rank], "tp", 0)
             diagnosis = diagnose(nccl(job, Recorder(aborted=True, missing=frozenset({lost}))))
             assert_blames(diagnosis, [rank], FAULTS[fault][1], f"{fault}, {rank}, {lost}")
+
+
+def test_devices_that_an_abort_ended_do_not_pass_for_healthy() -> None:
+    job = faults.device_stuck(data_parallel(4), [2], "default_pg", 2)
+    diagnosis = diagnose(nccl(job, Recorder(aborted=True)))
+    assert diagnosis.verdict is Verdict.UNDETERMINED, told(diagnosis)
+    (note,) = diagnosis.notes
+    assert note.startswith("ranks 0-3 called nothing after operations that were marked as complete")
+    assert "after 600 s: an abort after a timeout" in note

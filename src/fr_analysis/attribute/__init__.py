@@ -268,6 +268,8 @@ class _Attribution:
         self._add_stuck_devices()
         if not self.waits and not self.faults:
             self._add_stragglers()
+        if not self.faults:
+            self._doubt_late_ends()
 
     def _victims(self, causes: Iterable[int]) -> tuple[int, ...]:
         """Ranks that wait for one of the causes, directly or through others."""
@@ -781,6 +783,13 @@ class _Attribution:
         for lateness in find_stragglers(self.progress):
             self._blame([lateness.rank], Condition.LATE)
             self.faults.append(self.describe.straggler(lateness))
+
+    def _doubt_late_ends(self) -> None:
+        """Where nothing waits: what took as long as a timeout may not have been done at all."""
+        late = [r for r, dump in self.trace.dumps.items() if late_to_the_end(dump.operations)]
+        if late:
+            self.notes.append(self.describe.ended_late(late))
+            self.undecided = True
 
     def _members_known(self, group: int) -> bool:
         """Whether those that recorded in a group are surely all of its members.

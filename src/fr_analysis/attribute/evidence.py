@@ -11,7 +11,7 @@ from fr_analysis.attribute.disagreements import Disagreement
 from fr_analysis.attribute.frames import code_line, main_thread
 from fr_analysis.attribute.group_creation import NEW_GROUP, GroupCreation
 from fr_analysis.attribute.stragglers import Lateness
-from fr_analysis.attribute.waits import FRESH_NS, Wait
+from fr_analysis.attribute.waits import FRESH_NS, Wait, completed_late
 from fr_analysis.diagnosis import Call, Condition, Fault, FaultKind, StuckGroup, Suspect
 from fr_analysis.match.progress import Join, Progress
 from fr_analysis.match.semantics import is_batch_end, operation_name
@@ -440,6 +440,22 @@ class Describer:
             f"the oldest that {named_ranks(stuck)} still {_verb(stuck, 'holds', 'hold')} is "
             f"{self._place(group, self._joins(group, number, stuck))}, but older ones were pending "
             "and are overwritten, so what holds it up is not known; a larger ring buffer shows it"
+        )
+
+    def ended_late(self, ranks: Sequence[int]) -> str:
+        """A note on ranks whose last operations took so long that an abort may have ended them."""
+        operations = self._trace.dumps[ranks[0]].operations
+        # The oldest of those that ended last: what the abort ended, it ended at once.
+        row = int(np.where(completed_late(operations), operations.completed_ns, UNKNOWN).argmax())
+        took_s = int(operations.completed_ns[row] - operations.created_ns[row]) / 1e9
+        group = self._progress.groups.of_rank[ranks[0]][operations.group[row]]
+        call = self._call_of(ranks[0], row, tuple(ranks))
+        return (
+            f"{named_ranks(ranks)} called nothing after operations that were marked as complete "
+            f"only late, such as {call.operation} of group "
+            f"{self._progress.group_named(group).name} after {took_s:.0f} s: an abort after a "
+            "timeout marks what hangs like that, so whether they were done is not known; look for "
+            "a timeout in the logs"
         )
 
     # -- the rest -------------------------------------------------------------------
