@@ -89,14 +89,16 @@ class Siblings:
 
         All that dumps of active entries tell of the past.
         """
-        mine = self._counts(rank)
+        mine, stage = self._counts(rank), self.stage(rank)
         found = False
         for index in set(self._progress.groups.of_rank[rank]):
             members = self._progress.groups.groups[index].members
             counts = [
                 self._counts(member)
                 for member in members
-                if member not in disputed and member in self._progress.trace.dumps
+                if member not in disputed
+                and member in self._progress.trace.dumps
+                and self.stage(member) == stage
             ][:_MOST_VOTERS]
             if not counts or any(count != counts[0] for count in counts):
                 continue

@@ -17,6 +17,8 @@ from fr_analysis.match.progress import Progress
 from fr_analysis.trace import UNKNOWN, IntColumn, RankDump, distinct
 
 _LEAST_TIMES = 3
+_LEAST_TIMES_BY_GUESS = 4
+"""Where it is guessed from when the last member joined that a collective was over."""
 _LEAST_NS = 20_000_000
 """Less than this is jitter, not lateness."""
 _LEAST_SHARE = 0.2
@@ -57,6 +59,7 @@ def find_stragglers(progress: Progress) -> list[Lateness]:
     own = _own_times(progress, timed)
     # Of two whose clocks may differ, nothing tells which is late at which of the calls.
     least = 2 if timed else 3
+    least_times = _LEAST_TIMES if timed else _LEAST_TIMES_BY_GUESS
     # Where nothing declares a group's members, one may have left no dump, and be the late one.
     lost = any(rank not in progress.trace.dumps for rank in progress.groups.world)
     spans = {rank: _span(dump) for rank, dump in progress.trace.dumps.items()}
@@ -76,7 +79,7 @@ def find_stragglers(progress: Progress) -> list[Lateness]:
         for member in distinct(slowest[late]).tolist():
             at = late[slowest[late] == member]
             rank, amounts = int(members[member]), np.sort(excess[at])
-            if len(at) < _LEAST_TIMES or amounts.sum() < _LEAST_SHARE * spans[rank]:
+            if len(at) < least_times or amounts.sum() < _LEAST_SHARE * spans[rank]:
                 continue
             lateness = Lateness(
                 rank,
