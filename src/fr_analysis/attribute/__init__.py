@@ -440,9 +440,13 @@ class _Attribution:
         return {rank for found in self.disagreements.values() for rank in found.odd}
 
     def _most_are_lost(self, missing: tuple[int, ...]) -> bool:
-        """Whether lost dumps are missed in a job of which most dumps are: too little is known."""
+        """Whether lost dumps are missed in a job of which most dumps are: too little is known.
+
+        A job that was asked has told how each of its ranks failed to answer.
+        """
         world, dumps = self.progress.groups.world, self.trace.dumps
-        return 2 * len(dumps) < len(world) and not dumps.keys() & set(missing)
+        was_asked = self.trace.silences is not None
+        return not was_asked and 2 * len(dumps) < len(world) and not dumps.keys() & set(missing)
 
     def _only_odd_wait(self, held_up: tuple[int, ...], missing: tuple[int, ...]) -> bool:
         """Whether lost dumps are missed only by ranks that went another way than their peers."""
