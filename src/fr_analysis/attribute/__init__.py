@@ -406,8 +406,12 @@ class _Attribution:
         unread = len(missing) > 1 and Condition.UNREADABLE in conditions.values()
         unseen = tuple(filter(self._may_wait_unseen, missing))
         unsure = unread or unseen != () or suspects == ()
-        unsure |= self._most_are_lost(missing) or self._only_odd_wait(held_up, missing)
-        unsure |= self._lost_may_wait(held_up, missing)
+        if not unsure and not self.trace.dumps.keys() & set(missing):
+            unsure = (
+                self._most_are_lost()
+                or self._only_odd_wait(held_up)
+                or self._lost_may_wait(held_up, missing)
+            )
         unsure |= self._may_be_elsewhere(held_up, missing)
         unsure |= self._wait_for_each_other(held_up)
         unsure |= ahead == () and self._could_be_ahead(number, held_up, missing)
@@ -439,19 +443,16 @@ class _Attribution:
         """All ranks that stand against a majority."""
         return {rank for found in self.disagreements.values() for rank in found.odd}
 
-    def _most_are_lost(self, missing: tuple[int, ...]) -> bool:
-        """Whether lost dumps are missed in a job of which most dumps are: too little is known.
+    def _most_are_lost(self) -> bool:
+        """Whether most dumps of the job are lost: of who left none, too little is known.
 
         A job that was asked has told how each of its ranks failed to answer.
         """
-        world, dumps = self.progress.groups.world, self.trace.dumps
         was_asked = self.trace.silences is not None
-        return not was_asked and 2 * len(dumps) < len(world) and not dumps.keys() & set(missing)
+        return not was_asked and 2 * len(self.trace.dumps) < len(self.progress.groups.world)
 
-    def _only_odd_wait(self, held_up: tuple[int, ...], missing: tuple[int, ...]) -> bool:
+    def _only_odd_wait(self, held_up: tuple[int, ...]) -> bool:
         """Whether lost dumps are missed only by ranks that went another way than their peers."""
-        if self.trace.dumps.keys() & set(missing):
-            return False
         odd = self._odd() | self.departed
         return (
             odd.issuperset(held_up)
@@ -466,9 +467,7 @@ class _Attribution:
         the same collective as others has called less than they had finished by then; or a rank of
         one of their groups went another way than its peers.
         """
-        if self.trace.dumps.keys() & set(missing):
-            return False
-        together: dict[tuple[int, int | None], list[int]] = defaultdict(list)
+        together: dict[tuple[int, int], list[int]] = defaultdict(list)
         for rank in held_up:
             wait = self.waits[rank]
             if wait.number is not None:
@@ -520,7 +519,7 @@ class _Attribution:
             return True  # a ring that has wrapped and holds nothing of the group
         is_first = np.count_nonzero(operations.group == operations.group[-1]) == 1
         process_group = self.progress.groups.groups[group]
-        if not process_group.declared and (is_first or self._any_lost()):
+        if not process_group.declared and (is_first or self.progress.lacks_dumps()):
             return True
         last = dump.signatures[operations.signature[-1]].operation
         return operation_name(last) in ROOTED and any(
@@ -532,10 +531,6 @@ class _Attribution:
         """Whether ranks disagree on what comes next, so that they may be wrong to wait for more."""
         in_collectives = {rank: to for rank, to in self.edges.items() if rank not in self.creating}
         return any(set(ranks) <= set(members) for members in components(in_collectives))
-
-    def _any_lost(self) -> bool:
-        """Whether a rank of the job has no usable dump."""
-        return any(rank not in self.trace.dumps for rank in self.progress.groups.world)
 
     def _may_wait_overwritten(self, rank: int) -> bool:
         """Whether what a rank waits in may be gone from its ring, and from all its peers' rings.
@@ -803,7 +798,7 @@ class _Attribution:
         """
         if self.progress.groups.groups[group].declared:
             return True
-        if self._any_lost():
+        if self.progress.lacks_dumps():
             return False
         return any(
             (dump.operations.completion[local == group] > Completion.PENDING).any()

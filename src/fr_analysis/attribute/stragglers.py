@@ -61,7 +61,7 @@ def find_stragglers(progress: Progress) -> list[Lateness]:
     least = 2 if timed else 3
     least_times = _LEAST_TIMES if timed else _LEAST_TIMES_BY_GUESS
     # Where nothing declares a group's members, one may have left no dump, and be the late one.
-    lost = any(rank not in progress.trace.dumps for rank in progress.groups.world)
+    lost = progress.lacks_dumps()
     spans = {rank: _span(dump) for rank, dump in progress.trace.dumps.items()}
     for index in distinct(progress.group).tolist():
         group = progress.groups.groups[index]

@@ -128,6 +128,10 @@ class Progress:
         for at in starts[lowest != highest]:
             yield int(self.group[at]), int(self.number[at])
 
+    def lacks_dumps(self) -> bool:
+        """Whether a rank of the job has no usable dump."""
+        return any(rank not in self.trace.dumps for rank in self.groups.world)
+
     def group_named(self, index: int) -> ProcessGroup:
         """The group of an index."""
         return self.groups.groups[index]
