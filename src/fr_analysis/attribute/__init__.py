@@ -231,12 +231,16 @@ class _Attribution:
         for rank in sorted(lost):
             # A cause that waits for the lost rank itself does not account for it.
             accounts = tuple(c for c in sorted(causes) if rank not in reachable(c, self.edges))
-            if accounts and any(
-                rank in group.members and blocked & set(group.members)
-                for group in self.progress.groups.groups
-            ):
+            if accounts and self._may_share_a_group(rank, blocked):
                 self.edges[rank] = accounts
         self._explain_by_deadlocks(lost)
+
+    def _may_share_a_group(self, rank: int, others: set[int]) -> bool:
+        """Whether a rank without a dump is, or may be, in a group with one of several others."""
+        return any(
+            not group.declared or (rank in group.members and others & set(group.members))
+            for group in self.progress.groups.groups
+        )
 
     def _explain_by_deadlocks(self, lost: set[int]) -> None:
         """Let ranks that wait for lost dumps only wait for those that block each other."""
@@ -477,7 +481,7 @@ class _Attribution:
             for group in self.progress.groups.groups
             if not set(missing).isdisjoint(group.members)
             for rank in group.members
-            if rank in self.waits
+            if rank in self.trace.dumps
         }
         return (
             any(not self.edges[rank] and self._may_have_lost_its_wait(rank) for rank in self.waits)
@@ -598,18 +602,31 @@ class _Attribution:
     def _ran_ahead(
         self, number: int | None, held_up: tuple[int, ...], missing: tuple[int, ...]
     ) -> tuple[int, ...]:
-        """A single rank in a collective that none of several idle peers has called.
+        """A few ranks in a collective that none of several idle peers has called.
 
-        It called one too many: its peers are past it or elsewhere, not behind. Of two, it is the
-        one that waits where the other has come as far as most ranks of the job. Several may have,
-        which all left the way of most.
+        They called one too many: their peers are past it or elsewhere, not behind. Of two, it is
+        the one that waits where the other has come as far as most ranks of the job. Also ranks that
+        all left the way of most.
         """
         if number is not None and self.departed.issuperset(held_up):
             return held_up
-        if len(held_up) != 1 or not self._could_be_ahead(number, held_up, missing):
+        if not self._could_be_ahead(number, held_up, missing):
             return ()
-        is_sure = len(missing) > 1 or self._alike_in_the_end(missing[0]) > 1 / 2
-        return held_up if is_sure else ()
+        if len(missing) == 1:
+            return held_up if self._alike_in_the_end(missing[0]) > 1 / 2 else ()
+        return held_up if len(held_up) == 1 or self._are_few(held_up, missing) else ()
+
+    def _are_few(self, held_up: tuple[int, ...], missing: tuple[int, ...]) -> bool:
+        """Whether ranks wait together for many, most of the job, which all came equally far."""
+        places = {(self.waits[rank].group, self.waits[rank].number) for rank in held_up}
+        group = self.waits[held_up[0]].group
+        came = {self.progress.advances[group][rank] for rank in missing}
+        return (
+            len(places) == 1
+            and len({advance.last_joined for advance in came}) == 1
+            and _MANY * len(held_up) <= len(missing)
+            and 2 * len(missing) > len(self.trace.dumps)
+        )
 
     def _alike_in_the_end(self, rank: int) -> float:
         """The share of ranks with a dump that wait in nothing and have called as much as a rank.
@@ -898,6 +915,8 @@ class _Attribution:
 
 
 _ENDLESS = np.iinfo(np.int64).max
+_MANY = 3
+"""At least so many idle peers for each of several ranks that wait for them."""
 _NAMELESS = frozenset(
     {
         FaultKind.OPERATION_MISMATCH,

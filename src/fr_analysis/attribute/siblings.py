@@ -92,19 +92,19 @@ class Siblings:
         mine, stage = self._counts(rank), self.stage(rank)
         found = False
         for index in set(self._progress.groups.of_rank[rank]):
-            members = self._progress.groups.groups[index].members
-            counts = [
-                self._counts(member)
-                for member in members
-                if member not in disputed
-                and member in self._progress.trace.dumps
-                and self.stage(member) == stage
-            ][:_MOST_VOTERS]
+            peers = [
+                member
+                for member in self._progress.groups.groups[index].members
+                if member in self._progress.trace.dumps and self.stage(member) == stage
+            ]
+            counts = [self._counts(peer) for peer in peers if peer not in disputed][:_MOST_VOTERS]
             if not counts or any(count != counts[0] for count in counts):
                 continue
             if mine == counts[0]:
                 return False
-            found = True
+            alike = (peer for peer in peers if peer in disputed and self._counts(peer) == mine)
+            # Who has come less far than one that a fault has let pass counts otherwise, too.
+            found = found or sum(1 for _ in islice(alike, len(counts) + 1)) <= len(counts)
         return found
 
     def is_disputed(self, rank: int) -> bool:
@@ -226,8 +226,8 @@ class Siblings:
             return others[:_MOST_VOTERS]
         found = []
         for other in others[:_MOST_COMPARED]:
-            shared, mine, its = self._common(rank, other, group)
-            if shared >= max(_SAME_ROLE * min(mine, its), 1):
+            mine, its = self._from_anchor(rank, other, group)
+            if _shared_but_for_one(mine, its) >= max(_SAME_ROLE * min(len(mine), len(its)), 1):
                 found.append(other)
         return found[:_MOST_VOTERS]
 
@@ -277,12 +277,7 @@ class Siblings:
     def _common(self, a: int, b: int, group: ProcessGroup) -> tuple[int, int, int]:
         """How long two ranks went the same way, and how much of each is compared."""
         first, second = self._from_anchor(a, b, group)
-        shared = 0
-        for mine, its in zip(first, second, strict=False):
-            if mine != its:
-                break
-            shared += 1
-        return shared, len(first), len(second)
+        return _shared(first, second), len(first), len(second)
 
     def _from_anchor(self, a: int, b: int, group: ProcessGroup) -> tuple[list[Token], list[Token]]:
         """The two records from the same point on: their beginning, or a shared collective."""
@@ -438,6 +433,26 @@ class Siblings:
         for join in self._progress.joins(group, number):
             called[join.rank] = (*called.get(join.rank, ()), agreement(join.signature))
         return called
+
+
+def _shared(first: Iterable[Token], second: Iterable[Token]) -> int:
+    """How many calls two ways have in common from their beginning on."""
+    count = 0
+    for mine, its in zip(first, second, strict=False):
+        if mine != its:
+            break
+        count += 1
+    return count
+
+
+def _shared_but_for_one(first: list[Token], second: list[Token]) -> int:
+    """How many calls two ways have in common where one of them has a call too many, or too few."""
+    apart = _shared(first, second)
+    after = (
+        _shared(islice(first, apart + one, None), islice(second, apart + other, None))
+        for one, other in ((0, 1), (1, 0))
+    )
+    return apart + max(after)
 
 
 def _kind(group: ProcessGroup) -> str:

@@ -13,7 +13,7 @@ _CONDITIONS = {
     Condition.ALIVE: "alive, but never joined",
     Condition.SILENT: "left no dump",
     Condition.UNREADABLE: "its dump could not be read",
-    Condition.AHEAD: "ran ahead of its peers",
+    Condition.AHEAD: "ran ahead of the others",
     Condition.DISAGREES: "differs from its peers",
     Condition.WAITING: "waits in a cycle",
     Condition.DEVICE: "its device is stuck",
