@@ -15,8 +15,9 @@ that shows: in a group of the kind of that call.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import combinations
 from operator import itemgetter
 
 from fr_analysis.attribute.siblings import Siblings, Token
@@ -46,12 +47,12 @@ def find_departed(
 
     Returns:
         Those ranks, also one that is awaited and has called nothing since its turn: a timeout may
-        hide that it waits. None where a ring does not hold all of its rank's operations, or where
-        no way has a majority.
+        hide that it waits. Where a ring does not hold all of its rank's operations, those that
+        have called another number of them; none where no way has a majority.
     """
     dumps = progress.trace.dumps
     if not all(map(is_whole, dumps.values())):
-        return frozenset()
+        return _departed_by_counts(progress, siblings, waits)
     stages: dict[Hashable, list[int]] = defaultdict(list)
     for rank in dumps:
         stages[siblings.stage(rank)].append(rank)
@@ -72,6 +73,44 @@ def find_departed(
             ):
                 found.add(rank)
     return frozenset(rank for rank in found if _stands_alone(progress, rank, found))
+
+
+def _departed_by_counts(
+    progress: Progress, siblings: Siblings, waits: Mapping[int, Wait]
+) -> frozenset[int]:
+    """Who left the way of most, by how many collectives it has called in each kind of group.
+
+    Of two ranks that go one way, one has called as many as the other of every kind, or more. A
+    rank that is behind most of its stage in one kind, and before them in another, has left the way
+    where all others are on one.
+    """
+    stages: dict[Hashable, list[int]] = defaultdict(list)
+    called = {}
+    for rank in progress.trace.dumps:
+        counts = siblings.counted_calls(rank)
+        if counts is not None:
+            called[rank] = counts
+            stages[siblings.stage_by_kind(rank), tuple(sorted(counts))].append(rank)
+    found = set()
+    for ranks in stages.values():
+        ways = Counter(tuple(sorted(called[rank].items())) for rank in ranks)
+        if len(ways) > _MOST_WAYS:
+            continue
+        against = {
+            way: sum(many for other, many in ways.items() if _cross(way, other)) for way in ways
+        }
+        off = {way for way, many in against.items() if 2 * many > len(ranks)}
+        on = [way for way in ways if way not in off]
+        if not any(_cross(one, other) for one, other in combinations(on, 2)):
+            found.update(rank for rank in ranks if tuple(sorted(called[rank].items())) in off)
+    found &= waits.keys()
+    return frozenset(rank for rank in found if _stands_alone(progress, rank, found))
+
+
+def _cross(one: Iterable[tuple[str, int]], other: Iterable[tuple[str, int]]) -> bool:
+    """Whether each of two ranks has called more than the other in some kind of group."""
+    pairs = [(mine, its) for (_, mine), (_, its) in zip(one, other, strict=True)]
+    return any(mine < its for mine, its in pairs) and any(mine > its for mine, its in pairs)
 
 
 def _hangs_by_one_call(
@@ -116,3 +155,7 @@ def _stands_alone(progress: Progress, rank: int, departed: set[int]) -> bool:
         if len(known) > 1 and 2 * len(departed.intersection(known)) > len(known):
             return False
     return True
+
+
+_MOST_WAYS = 64
+"""Ranks that hang wait for each other at a few places; so many different counts say nothing."""

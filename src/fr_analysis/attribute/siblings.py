@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable
+from functools import cached_property
 from itertools import islice
 
 import numpy as np
@@ -150,6 +151,44 @@ class Siblings:
         return len(peers) > 1 and any(
             all(kind in peer and called < peer[kind][1] for peer in peers)
             for kind, (called, _) in mine.items()
+        )
+
+    def counted_calls(self, rank: int) -> dict[str, int] | None:
+        """How many collectives a rank called in each kind of group, by its own counters.
+
+        Kinds in which transfers are sent are left out: they may be counted too.
+
+        Returns:
+            The numbers; None where it has no counters, or several groups of a kind.
+        """
+        groups = self._progress.groups
+        kinds = [_kind(groups.groups[index]) for index in groups.of_rank[rank]]
+        statuses = self._progress.trace.dumps[rank].statuses
+        if len(set(kinds)) < len(kinds) or not any(statuses):
+            return None
+        return {
+            kind: max(status.last_enqueued, 0)
+            for kind, status in zip(kinds, statuses, strict=True)
+            if status is not None and kind not in self._transfer_kinds
+        }
+
+    def stage_by_kind(self, rank: int) -> frozenset[tuple[str, int]]:
+        """The rank's places in groups of the kinds in which any rank sends or receives.
+
+        Unlike ``stage`` it does not need the rank's own transfers, which a ring may have lost.
+        """
+        groups = self._progress.groups
+        return frozenset(
+            (_kind(group), group.members.index(rank))
+            for group in (groups.groups[index] for index in groups.of_rank[rank])
+            if _kind(group) in self._transfer_kinds and rank in group.members
+        )
+
+    @cached_property
+    def _transfer_kinds(self) -> frozenset[str]:
+        """The kinds of groups in which any rank sends or receives."""
+        return frozenset(
+            kind for rank in self._progress.trace.dumps for kind, _ in self.stage(rank)
         )
 
     def _counters(self, rank: int) -> dict[str, tuple[int, int]]:
