@@ -404,12 +404,33 @@ class Siblings:
         """Whether nobody else is known to have called what a rank waits in.
 
         Neither in its own group, nor in most of the groups of the same kind and size, if there are
-        any: it may be a call too many.
+        any: it may be a call too many. Not where most ranks in those have come as far, and their
+        dumps do not hold what they called.
         """
         called = self._called(group, number)
         if len(called) > 1 or rank not in called or not self._kin(group):
             return False
-        return self._called_elsewhere(group, number, _MOST) != called[rank]
+        if self._called_elsewhere(group, number, _MOST) == called[rank]:
+            return False
+        passed, known = self._passed_elsewhere(group, number)
+        return 2 * passed <= known
+
+    def _passed_elsewhere(self, group: int, number: int) -> tuple[int, int]:
+        """Ranks in groups of a kind and size that called a number which their dumps do not hold.
+
+        Returns:
+            How many, and of how many it is known how far they have come.
+        """
+        passed = known = 0
+        for other in self._kin(group):
+            advances = self._progress.advances[other.index]
+            held = self._called(other.index, number)
+            known += len(advances)
+            passed += sum(
+                advance.exact and advance.last_joined >= number and rank not in held
+                for rank, advance in advances.items()
+            )
+        return passed, known
 
     def _kin(self, group: int) -> list[ProcessGroup]:
         """The other groups of the same kind and size."""
