@@ -319,6 +319,19 @@ def test_a_rank_that_ran_ahead() -> None:
             assert_blames(diagnose(nccl(job)), [rank], {FaultKind.RANK_MISSING}, where)
 
 
+def test_a_few_ranks_that_ran_ahead_together() -> None:
+    """Three idle peers and more stand against each of them; fewer may be stuck as well."""
+    for world, ranks, are_few in ((8, [2, 5], True), (7, [0, 1], False), (12, [1, 2, 3], True)):
+        job = data_parallel(world)
+        for rank in ranks:
+            job.programs[rank] = [*job.programs[rank], job.programs[rank][1], Synchronize()]
+        diagnosis = diagnose(nccl(job))
+        if are_few:
+            assert_blames(diagnosis, ranks, {FaultKind.RANK_MISSING}, f"{ranks} of {world}")
+        else:
+            assert diagnosis.verdict is Verdict.UNDETERMINED, told(diagnosis)
+
+
 def test_rank_zero_is_the_odd_one() -> None:
     for inject, kinds in FAULTS.values():
         job = inject(data_parallel(4), [0], "default_pg", 5)

@@ -68,6 +68,7 @@ class _Attribution:
         finder = WaitFinder(progress)
         self.waits = finder.find()
         self.outdated = finder.outdated
+        self.oldest_unfinished = finder.oldest_unfinished
         self.siblings = Siblings(progress)
         self.departed = find_departed(progress, self.siblings, self.waits)
         self.disagreements = {
@@ -469,20 +470,20 @@ class _Attribution:
 
         The ring of a rank that waits for nobody has lost what it waits in; somebody who waits in
         the same collective as others has called less than they had finished by then; or a rank of
-        one of their groups went another way than its peers.
+        one of their groups went another way than its peers, or called another thing there than
+        other groups of the kind.
         """
         together: dict[tuple[int, int], list[int]] = defaultdict(list)
         for rank in held_up:
             wait = self.waits[rank]
             if wait.number is not None:
                 together[wait.group, wait.number].append(rank)
-        near = {
-            rank
+        groups = [
+            group
             for group in self.progress.groups.groups
             if not set(missing).isdisjoint(group.members)
-            for rank in group.members
-            if rank in self.trace.dumps
-        }
+        ]
+        near = {rank for group in groups for rank in group.members if rank in self.trace.dumps}
         return (
             any(not self.edges[rank] and self._may_have_lost_its_wait(rank) for rank in self.waits)
             or any(
@@ -491,6 +492,12 @@ class _Attribution:
                 for rank in waiting
             )
             or any(map(self.siblings.is_disputed, near))
+            or any(map(self.siblings.order_differs, groups))
+            or any(
+                self.siblings.odd_alone(group.index, number, self._odd())
+                for group in groups
+                for number in self.oldest_unfinished(group.index)
+            )
         )
 
     def _waits_alone(self, rank: int) -> bool:

@@ -15,12 +15,12 @@ that shows: in a group of the kind of that call.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from operator import itemgetter
 
-from fr_analysis.attribute.siblings import Siblings, Token
+from fr_analysis.attribute.siblings import Siblings, Token, cross
 from fr_analysis.attribute.waits import Wait
 from fr_analysis.match.progress import Progress, is_whole
 
@@ -84,33 +84,32 @@ def _departed_by_counts(
     rank that is behind most of its stage in one kind, and before them in another, has left the way
     where all others are on one.
     """
-    stages: dict[Hashable, list[int]] = defaultdict(list)
-    called = {}
+    stages: dict[Hashable, dict[int, dict[str, int]]] = defaultdict(dict)
     for rank in progress.trace.dumps:
-        counts = siblings.counted_calls(rank)
-        if counts is not None:
-            called[rank] = counts
-            stages[siblings.stage_by_kind(rank), tuple(sorted(counts))].append(rank)
-    found = set()
-    for ranks in stages.values():
-        ways = Counter(tuple(sorted(called[rank].items())) for rank in ranks)
-        if len(ways) > _MOST_WAYS:
-            continue
-        against = {
-            way: sum(many for other, many in ways.items() if _cross(way, other)) for way in ways
-        }
-        off = {way for way, many in against.items() if 2 * many > len(ranks)}
-        on = [way for way in ways if way not in off]
-        if not any(_cross(one, other) for one, other in combinations(on, 2)):
-            found.update(rank for rank in ranks if tuple(sorted(called[rank].items())) in off)
+        called = siblings.counted_calls(rank)
+        if called is not None:
+            stages[siblings.stage_by_kind(rank), tuple(sorted(called))][rank] = called
+    found = {rank for called_by in stages.values() for rank in _off_the_way(called_by)}
     found &= waits.keys()
     return frozenset(rank for rank in found if _stands_alone(progress, rank, found))
 
 
-def _cross(one: Iterable[tuple[str, int]], other: Iterable[tuple[str, int]]) -> bool:
-    """Whether each of two ranks has called more than the other in some kind of group."""
-    pairs = [(mine, its) for (_, mine), (_, its) in zip(one, other, strict=True)]
-    return any(mine < its for mine, its in pairs) and any(mine > its for mine, its in pairs)
+def _off_the_way(called_by: Mapping[int, Mapping[str, int]]) -> list[int]:
+    """Of ranks in one role, those that went another way than most, if these went one way."""
+    alike: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for rank, called in called_by.items():
+        alike[tuple(called[kind] for kind in sorted(called))].append(rank)
+    if len(alike) > _MOST_WAYS:
+        return []
+    camps = [(called_by[ranks[0]], ranks) for ranks in alike.values()]
+    on, off = [], []
+    for called, ranks in camps:
+        against = sum(len(others) for other, others in camps if cross(called, other))
+        if 2 * against > len(called_by):
+            off.extend(ranks)
+        else:
+            on.append(called)
+    return [] if any(cross(one, other) for one, other in combinations(on, 2)) else off
 
 
 def _hangs_by_one_call(

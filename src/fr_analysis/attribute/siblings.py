@@ -9,16 +9,16 @@ their role do: the one whose recorded order of operations departs from theirs is
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
-from itertools import islice
+from itertools import islice, pairwise
 
 import numpy as np
 
 from fr_analysis.attribute.disagreements import Disagreement
 from fr_analysis.diagnosis import FaultKind
 from fr_analysis.match.groups import ProcessGroup, group_kind
-from fr_analysis.match.progress import Progress
+from fr_analysis.match.progress import NEVER, Progress
 from fr_analysis.match.semantics import (
     Agreement,
     agreement,
@@ -101,8 +101,8 @@ class Siblings:
             counts = [self._counts(peer) for peer in peers if peer not in disputed][:_MOST_VOTERS]
             if not counts or any(count != counts[0] for count in counts):
                 continue
-            if mine == counts[0]:
-                return False
+            if mine == counts[0] or (len(counts) == 1 and not cross(mine, counts[0])):
+                return False  # of two that go one way, one may be behind
             alike = (peer for peer in peers if peer in disputed and self._counts(peer) == mine)
             # Who has come less far than one that a fault has let pass counts otherwise, too.
             found = found or sum(1 for _ in islice(alike, len(counts) + 1)) <= len(counts)
@@ -129,6 +129,37 @@ class Siblings:
                 )
                 if any(mine != its for mine, its in zip(*ways, strict=False)):
                     return True
+        return False
+
+    def order_differs(self, group: ProcessGroup) -> bool:
+        """Whether neighbours in a group called the groups that they share in different order.
+
+        In those all members call the same, whatever their roles, from the oldest collective of the
+        group on that both hold. Where numbers may count transfers too, they are not compared.
+        """
+        groups = self._progress.groups
+        if _kind(group) in self._transfer_kinds:
+            return False
+        rows = self._rows(group.index)
+        for a, b in pairwise(rank for rank in group.members if rank in rows):
+            both = rows[a].keys() & rows[b].keys()
+            shared = {
+                index: _kind(groups.groups[index]) not in self._transfer_kinds
+                for index in set(groups.of_rank[a]) & set(groups.of_rank[b])
+            }
+            if not both or len(shared) < 2:
+                continue
+            mine, its = (
+                sorted(
+                    (row, index, number if is_exact else NEVER)
+                    for index, is_exact in shared.items()
+                    for number, row in self._rows(index).get(rank, {}).items()
+                    if row >= rows[rank][min(both)]
+                )
+                for rank in (a, b)
+            )
+            if any(one[1:] != other[1:] for one, other in zip(mine, its, strict=False)):
+                return True
         return False
 
     def same_counts(self, rank: int, other: int) -> bool:
@@ -493,6 +524,15 @@ class Siblings:
         for join in self._progress.joins(group, number):
             called[join.rank] = (*called.get(join.rank, ()), agreement(join.signature))
         return called
+
+
+def cross(one: Mapping[str, int], other: Mapping[str, int]) -> bool:
+    """Whether each of two ranks has called more than the other in some kind of group.
+
+    Of two that go one way none has: the one that is behind is behind in every kind.
+    """
+    pairs = [(many, other[kind]) for kind, many in one.items() if kind in other]
+    return any(mine < its for mine, its in pairs) and any(mine > its for mine, its in pairs)
 
 
 def _shared(first: Iterable[Token], second: Iterable[Token]) -> int:

@@ -145,6 +145,13 @@ class WaitFinder:
                 found[index] = frozenset(behind)
         return found
 
+    def oldest_unfinished(self, group: int) -> list[int]:
+        """The number of a group's oldest collective that hangs, or that an abort ended, if any."""
+        first, last = np.searchsorted(self._progress.group, [group, group + 1])
+        unfinished = (self._completion[first:last] == Completion.PENDING) | self._late[first:last]
+        numbers: list[int] = self._progress.number[first:last][unfinished][:1].tolist()
+        return numbers
+
     def ended_with(self, rank: int, waiting: Wait) -> Wait | None:
         """The wait of a rank whose operations an abort ended, as it ended another rank's wait.
 
