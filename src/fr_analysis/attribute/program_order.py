@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from operator import itemgetter
 
-from fr_analysis.attribute.siblings import Siblings, Token, cross
+from fr_analysis.attribute.siblings import Place, Siblings, Token
 from fr_analysis.attribute.waits import Wait
 from fr_analysis.match.progress import Progress, is_whole
 
@@ -84,32 +84,32 @@ def _departed_by_counts(
     rank that is behind most of its stage in one kind, and before them in another, has left the way
     where all others are on one.
     """
-    stages: dict[Hashable, dict[int, dict[str, int]]] = defaultdict(dict)
+    stages: dict[Hashable, dict[int, Place]] = defaultdict(dict)
     for rank in progress.trace.dumps:
-        called = siblings.counted_calls(rank)
-        if called is not None:
-            stages[siblings.stage_by_kind(rank), tuple(sorted(called))][rank] = called
-    found = {rank for called_by in stages.values() for rank in _off_the_way(called_by)}
+        place = siblings.place(rank)
+        if place is not None:
+            stages[siblings.stage_by_kind(rank), tuple(sorted(place.called))][rank] = place
+    found = {rank for places in stages.values() for rank in _off_the_way(places)}
     found &= waits.keys()
     return frozenset(rank for rank in found if _stands_alone(progress, rank, found))
 
 
-def _off_the_way(called_by: Mapping[int, Mapping[str, int]]) -> list[int]:
+def _off_the_way(places: Mapping[int, Place]) -> list[int]:
     """Of ranks in one role, those that went another way than most, if these went one way."""
-    alike: dict[tuple[int, ...], list[int]] = defaultdict(list)
-    for rank, called in called_by.items():
-        alike[tuple(called[kind] for kind in sorted(called))].append(rank)
-    if len(alike) > _MOST_WAYS:
+    alike: dict[Hashable, list[int]] = defaultdict(list)
+    for rank, place in places.items():
+        alike[place.newest, tuple(sorted(place.called.items()))].append(rank)
+    if len(alike) > _MOST_PLACES:
         return []
-    camps = [(called_by[ranks[0]], ranks) for ranks in alike.values()]
+    camps = [(places[ranks[0]], ranks) for ranks in alike.values()]
     on, off = [], []
-    for called, ranks in camps:
-        against = sum(len(others) for other, others in camps if cross(called, other))
-        if 2 * against > len(called_by):
+    for place, ranks in camps:
+        against = sum(len(others) for other, others in camps if place.is_off(other))
+        if 2 * against > len(places):
             off.extend(ranks)
         else:
-            on.append(called)
-    return [] if any(cross(one, other) for one, other in combinations(on, 2)) else off
+            on.append(place)
+    return [] if any(one.is_off(other) for one, other in combinations(on, 2)) else off
 
 
 def _hangs_by_one_call(
@@ -156,5 +156,5 @@ def _stands_alone(progress: Progress, rank: int, departed: set[int]) -> bool:
     return True
 
 
-_MOST_WAYS = 64
-"""Ranks that hang wait for each other at a few places; so many different counts say nothing."""
+_MOST_PLACES = 64
+"""Ranks that hang wait for each other at a few places; so many different ones say nothing."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice, pairwise
 
@@ -33,6 +34,33 @@ Token = tuple[str, str, int | None]
 
 _SAME_ROLE = 1 / 3
 """Ranks have the same role if they went the same way for at least this part of the record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How far a rank has come on its way.
+
+    Attributes:
+        called: how many collectives it called in each kind of group.
+        newest: the kind of its newest one; None where no entry tells.
+    """
+
+    called: Mapping[str, int]
+    newest: str | None
+
+    def may_be_before(self, other: Place) -> bool:
+        """Whether a rank that goes one way with another may be behind it, or level with it."""
+        kinds = self.called.keys() & other.called.keys()
+        if any(self.called[kind] > other.called[kind] for kind in kinds):
+            return False
+        if all(self.called[kind] == other.called[kind] for kind in kinds):
+            return self.newest == other.newest or None in (self.newest, other.newest)
+        # What the one before has yet to call includes the newest of the other.
+        return other.newest not in kinds or self.called[other.newest] < other.called[other.newest]
+
+    def is_off(self, other: Place) -> bool:
+        """Whether two ranks cannot have gone one way."""
+        return not (self.may_be_before(other) or other.may_be_before(self))
 
 
 class Siblings:
@@ -101,12 +129,18 @@ class Siblings:
             counts = [self._counts(peer) for peer in peers if peer not in disputed][:_MOST_VOTERS]
             if not counts or any(count != counts[0] for count in counts):
                 continue
-            if mine == counts[0] or (len(counts) == 1 and not cross(mine, counts[0])):
+            if mine == counts[0] or (len(counts) == 1 and not self._is_off(rank, peers, disputed)):
                 return False  # of two that go one way, one may be behind
             alike = (peer for peer in peers if peer in disputed and self._counts(peer) == mine)
             # Who has come less far than one that a fault has let pass counts otherwise, too.
             found = found or sum(1 for _ in islice(alike, len(counts) + 1)) <= len(counts)
         return found
+
+    def _is_off(self, rank: int, peers: Iterable[int], disputed: set[int]) -> bool:
+        """Whether a rank has left the way of the one peer that is not disputed."""
+        mine = self.place(rank)
+        (its,) = (self.place(peer) for peer in peers if peer not in disputed)
+        return mine is None or its is None or mine.is_off(its)
 
     def is_disputed(self, rank: int) -> bool:
         """Whether a rank in the same role went another way, whoever of the two is right.
@@ -184,24 +218,26 @@ class Siblings:
             for kind, (called, _) in mine.items()
         )
 
-    def counted_calls(self, rank: int) -> dict[str, int] | None:
-        """How many collectives a rank called in each kind of group, by its own counters.
+    def place(self, rank: int) -> Place | None:
+        """How far a rank has come on its way, by its own counters.
 
-        Kinds in which transfers are sent are left out: they may be counted too.
+        Kinds of groups in which transfers are sent are left out, since they may be counted too.
 
         Returns:
-            The numbers; None where it has no counters, or several groups of a kind.
+            The place; None where it has no counters, or several groups of a kind.
         """
         groups = self._progress.groups
         kinds = [_kind(groups.groups[index]) for index in groups.of_rank[rank]]
         statuses = self._progress.trace.dumps[rank].statuses
         if len(set(kinds)) < len(kinds) or not any(statuses):
             return None
-        return {
+        called = {
             kind: max(status.last_enqueued, 0)
             for kind, status in zip(kinds, statuses, strict=True)
-            if status is not None and kind not in self._transfer_kinds
+            if status is not None and kind not in self._uncounted_kinds
         }
+        newest = (kind for _, (kind, _, to) in reversed(self.record(rank)) if to is None)
+        return Place(called, next((kind for kind in newest if kind in called), None))
 
     def stage_by_kind(self, rank: int) -> frozenset[tuple[str, int]]:
         """The rank's places in groups of the kinds in which any rank sends or receives.
@@ -221,6 +257,28 @@ class Siblings:
         return frozenset(
             kind for rank in self._progress.trace.dumps for kind, _ in self.stage(rank)
         )
+
+    @cached_property
+    def _uncounted_kinds(self) -> frozenset[str]:
+        """The kinds of groups whose counters count more than collectives, or may.
+
+        Those with transfers; and those where a member has finished more than another has called,
+        which no collective allows.
+        """
+        called: dict[int, int] = {}
+        finished: dict[int, int] = {}
+        for rank, dump in self._progress.trace.dumps.items():
+            for index, status in zip(
+                self._progress.groups.of_rank[rank], dump.statuses, strict=True
+            ):
+                if status is not None:
+                    called[index] = min(called.get(index, _ENDLESS), status.last_enqueued)
+                    finished[index] = max(finished.get(index, UNKNOWN), status.last_completed)
+        return self._transfer_kinds | {
+            _kind(self._progress.groups.groups[index])
+            for index in called
+            if finished[index] > called[index]
+        }
 
     def _counters(self, rank: int) -> dict[str, tuple[int, int]]:
         """How many collectives it called and finished per kind of group, by its own counters."""
@@ -526,15 +584,6 @@ class Siblings:
         return called
 
 
-def cross(one: Mapping[str, int], other: Mapping[str, int]) -> bool:
-    """Whether each of two ranks has called more than the other in some kind of group.
-
-    Of two that go one way none has: the one that is behind is behind in every kind.
-    """
-    pairs = [(many, other[kind]) for kind, many in one.items() if kind in other]
-    return any(mine < its for mine, its in pairs) and any(mine > its for mine, its in pairs)
-
-
 def _shared(first: Iterable[Token], second: Iterable[Token]) -> int:
     """How many calls two ways have in common from their beginning on."""
     count = 0
@@ -559,6 +608,7 @@ def _kind(group: ProcessGroup) -> str:
     return group_kind(group.name, len(group.members))
 
 
+_ENDLESS = np.iinfo(np.int64).max
 _MOST = 1 / 2
 _ALL = 0.999_999
 """Where nobody in the group itself stands for it, nobody elsewhere may stand against it."""
