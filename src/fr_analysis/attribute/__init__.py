@@ -414,6 +414,7 @@ class _Attribution:
         if not unsure and not self.trace.dumps.keys() & set(missing):
             unsure = (
                 self._most_are_lost()
+                or self._others_are_lost(held_up, missing)
                 or self._only_odd_wait(held_up)
                 or self._lost_may_wait(held_up, missing)
             )
@@ -455,6 +456,15 @@ class _Attribution:
         """
         was_asked = self.trace.silences is not None
         return not was_asked and 2 * len(self.trace.dumps) < len(self.progress.groups.world)
+
+    def _others_are_lost(self, held_up: tuple[int, ...], missing: tuple[int, ...]) -> bool:
+        """Whether dumps are lost that nobody misses, and a single rank misses these.
+
+        One that waits where it should not misses a dump that was lost as those were.
+        """
+        lost = set(self.progress.groups.world) - self.trace.dumps.keys()
+        awaited = self._awaited()
+        return len(held_up) == 1 and not lost <= awaited | set(missing)
 
     def _only_odd_wait(self, held_up: tuple[int, ...]) -> bool:
         """Whether lost dumps are missed only by ranks that went another way than their peers."""
