@@ -237,7 +237,17 @@ class Siblings:
             if status is not None and kind not in self._uncounted_kinds
         }
         newest = (kind for _, (kind, _, to) in reversed(self.record(rank)) if to is None)
-        return Place(called, next((kind for kind in newest if kind in called), None))
+        held = next((kind for kind in newest if kind in called), None)
+        return Place(called, held if self._holds_the_newest(rank) else None)
+
+    def _holds_the_newest(self, rank: int) -> bool:
+        """Whether a rank's newest operation is in its dump, by its record: the active may be older.
+
+        Where active operations are all that a dump holds, its counters tell how many were called.
+        """
+        dump = self._progress.trace.dumps[rank]
+        counted = sum(max(status.last_enqueued, 0) for status in dump.statuses if status)
+        return self._has_history(rank) or int(dump.operations.record.max(initial=-1)) + 1 == counted
 
     def stage_by_kind(self, rank: int) -> frozenset[tuple[str, int]]:
         """The rank's places in groups of the kinds in which any rank sends or receives.
@@ -263,17 +273,19 @@ class Siblings:
         """The kinds of groups whose counters count more than collectives, or may.
 
         Those with transfers; and those where a member has finished more than another has called,
-        which no collective allows.
+        which no collective allows. torch's Gloo says so of what timed out, and counts no transfers.
         """
         called: dict[int, int] = {}
-        finished: dict[int, int] = {}
+        finished: dict[int, int] = defaultdict(lambda: UNKNOWN)
         for rank, dump in self._progress.trace.dumps.items():
+            retires = bool((dump.operations.completion == Completion.RETIRED).any())
             for index, status in zip(
                 self._progress.groups.of_rank[rank], dump.statuses, strict=True
             ):
                 if status is not None:
                     called[index] = min(called.get(index, _ENDLESS), status.last_enqueued)
-                    finished[index] = max(finished.get(index, UNKNOWN), status.last_completed)
+                    if not retires:
+                        finished[index] = max(finished[index], status.last_completed)
         return self._transfer_kinds | {
             _kind(self._progress.groups.groups[index])
             for index in called
