@@ -87,6 +87,7 @@ class _Attribution:
         self.stuck: list[StuckGroup] = []
         self.notes: list[str] = []
         self.undecided = False
+        self.came_to: dict[int, tuple[int, int, bool]] = {}
         self.creating: frozenset[int] = frozenset()
 
     def _add_waits_in(self, found: Disagreement, finder: WaitFinder) -> None:
@@ -522,31 +523,45 @@ class _Attribution:
         dump = self.trace.dumps.get(rank)
         if dump is None or not len(dump.operations) or rank in self.waits:
             return False
-        if late_to_the_end(dump.operations) or self._may_wait_overwritten(rank):
-            return True
+        return (
+            late_to_the_end(dump.operations)
+            or self._may_wait_overwritten(rank)
+            or self._ended_unseen(rank)
+        )
+
+    def _ended_unseen(self, rank: int) -> bool:
+        """Whether a rank's newest operation is marked as complete, and may not be."""
         # torch's Gloo retires what timed out: whether an operation was over, nothing tells until a
         # member has gone on. It was not, if others lack in it: members of whom nothing is known
         # (none are declared, and they left no dump, or it is the group's first operation), or
         # those that never joined a rooted one.
+        dump = self.trace.dumps[rank]
         operations = dump.operations
-        if operations.completion[-1] != Completion.RETIRED:
+        if not len(operations) or operations.completion[-1] != Completion.RETIRED:
             return False
         group = self.progress.groups.of_rank[rank][operations.group[-1]]
         advances = self.progress.advances[group]
-        mine = advances[rank].last_joined
-        if any(advance.last_joined > mine for advance in advances.values()):
+        least, newest, all_exact = self._came_to(group)
+        if newest > advances[rank].last_joined:
             return False
-        if any(not advance.exact for advance in advances.values()):
+        if not all_exact:
             return True  # a ring that has wrapped and holds nothing of the group
         is_first = np.count_nonzero(operations.group == operations.group[-1]) == 1
         process_group = self.progress.groups.groups[group]
         if not process_group.declared and (is_first or self.progress.lacks_dumps()):
             return True
         last = dump.signatures[operations.signature[-1]].operation
-        return operation_name(last) in ROOTED and any(
-            member not in advances or advances[member].last_joined < mine
-            for member in process_group.members
+        return operation_name(last) in ROOTED and (
+            least < newest or len(advances) < len(process_group.members)
         )
+
+    def _came_to(self, group: int) -> tuple[int, int, bool]:
+        """The least and the newest number that members joined, and whether all are exact."""
+        if group not in self.came_to:
+            advances = self.progress.advances[group].values()
+            joined = [advance.last_joined for advance in advances]
+            self.came_to[group] = min(joined), max(joined), all(a.exact for a in advances)
+        return self.came_to[group]
 
     def _wait_for_each_other(self, ranks: tuple[int, ...]) -> bool:
         """Whether ranks disagree on what comes next, so that they may be wrong to wait for more."""
@@ -822,7 +837,10 @@ class _Attribution:
         late = [r for r, dump in self.trace.dumps.items() if late_to_the_end(dump.operations)]
         if late:
             self.notes.append(self.describe.ended_late(late))
-            self.undecided = True
+        unseen = [r for r in self.trace.dumps if r not in late and self._ended_unseen(r)]
+        if unseen:
+            self.notes.append(self.describe.ended_unseen(unseen))
+        self.undecided |= bool(late or unseen)
 
     def _members_known(self, group: int) -> bool:
         """Whether those that recorded in a group are surely all of its members.

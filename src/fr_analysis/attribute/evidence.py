@@ -458,6 +458,18 @@ class Describer:
             "a timeout in the logs"
         )
 
+    def ended_unseen(self, ranks: Sequence[int]) -> str:
+        """A note on ranks whose newest operations were marked as complete, done or not."""
+        operations = self._trace.dumps[ranks[0]].operations
+        group = self._progress.groups.of_rank[ranks[0]][operations.group[-1]]
+        call = self._call_of(ranks[0], len(operations) - 1, ())
+        return (
+            f"{named_ranks(ranks)} called nothing after {call.operation} of group "
+            f"{self._progress.group_named(group).name}, and not every member is known to "
+            "have called it: torch's Gloo marks what timed out like what was done, so whether the "
+            "job hangs is not known; look for a timeout in the logs, or take stacks of all ranks"
+        )
+
     # -- the rest -------------------------------------------------------------------
 
     def stuck_group(

@@ -72,7 +72,41 @@ def find_departed(
                 and siblings.may_have(rank, turn.common[0])
             ):
                 found.add(rank)
+    if not found and len(stages) > 1:
+        found = _departed_across_stages(progress, siblings, waits)
     return frozenset(rank for rank in found if _stands_alone(progress, rank, found))
+
+
+def _departed_across_stages(
+    progress: Progress, siblings: Siblings, waits: Mapping[int, Wait]
+) -> set[int]:
+    """The one rank of the job that called another collective than most, and waits there.
+
+    A stage of two has no majority, but two stages that call the same collectives have one. Stages
+    may rightly call some that others do not, among themselves: so nobody is named but who waits in
+    a group of several stages, while the rest of its own stage stays on the way of most.
+    """
+    records = {
+        rank: [(row, token) for row, token in siblings.record(rank) if token[2] is None]
+        for rank in progress.trace.dumps
+    }
+    turns, _ = _turns(records)
+    if len(turns) != 1:
+        return set()
+    ((rank, turn),) = turns.items()
+    wait = waits.get(rank)
+    if wait is None or wait.row != turn.row:
+        return set()
+    members = progress.groups.groups[wait.group].members
+    stages = {siblings.stage(member) for member in members if member in records}
+    peers = [
+        other
+        for other, record in records.items()
+        if other != rank
+        and siblings.stage(other) == siblings.stage(rank)
+        and len(record) > turn.step
+    ]
+    return {rank} if len(stages) > 1 and peers else set()
 
 
 def _departed_by_counts(

@@ -287,14 +287,23 @@ class WaitFinder:
             name = operation_name(dump.signatures[dump.operations.signature[row]].operation)
             absent, unknown = self.absent(group, number)
             # A root may rightly be done before the others join, unless an abort ended it; nobody
-            # else may.
-            may_be_done = name in ROOTED and not (
-                row == len(dump.operations) - 1 and completed_late(dump.operations)[row]
+            # else may. Where it left no dump, it may be all that is missing, and nobody went on.
+            ended = row == len(dump.operations) - 1 and (
+                completed_late(dump.operations)[row]
+                or (not absent and self._nobody_went_on(group, number))
             )
+            may_be_done = name in ROOTED and not ended
             if not may_be_done and (absent or (unknown and completion != Completion.TIMED)):
                 rows.append(row)
         rows.extend(row for holder, row in self._transfers if holder == rank)
         return sorted(rows)
+
+    def _nobody_went_on(self, group: int, number: int) -> bool:
+        """Whether a collective is the newest operation of all who are known to have joined it."""
+        return all(
+            join.row == len(self._trace.dumps[rank].operations) - 1
+            for rank, join in self._joins(group, number).items()
+        )
 
     def _is_ending(self, rank: int, row: int, group: int, number: int) -> bool:
         """Whether a pending operation is about to be marked as complete.
