@@ -621,13 +621,14 @@ def test_controls_do_not_reach_the_terminal(tmp_path: Path) -> None:
 
 
 def test_no_rank_of_an_unread_node_is_said_to_have_left_no_dump(tmp_path: Path) -> None:
-    dumps = nccl(faults.asleep(train(SMALL), [5], "dp", -1))
+    dumps = nccl(faults.asleep(train(SMALL), [7], "dp", -1))
     folder = write_dumps(dumps, tmp_path / "dumps", "rank_")
     nodes = tmp_path / "nodes"
     nodes.mkdir()
-    reduce(f"{folder}/rank_[0-3]", nodes / "a")
+    reduce(f"{folder}/rank_[0-6]", nodes / "a")
     (nodes / "b").write_bytes(b"PAR1")
     diagnosis = analyze(nodes)
+    assert diagnosis.suspects == (7,)
     assert {detail.condition.value for detail in diagnosis.details} == {"unreadable"}
     reduce(nodes, tmp_path / "again")
     assert analyze(tmp_path / "again").details == diagnosis.details
