@@ -6,6 +6,8 @@ import pytest
 from tests.made_jobs import score
 from tests.made_jobs.random_jobs import FAULTS
 
+from fr_analysis import Verdict
+
 JOBS = range(300)
 
 
@@ -68,6 +70,9 @@ ONCE_WRONG = {
     20000082: "skipped call [1, 4] in call 1 in default_pg",
     19004013: "extra call [2] in call 1 in dp",
     19006277: "skipped call [7] in call 0 in tp",
+    # Active entries only: the newest of those is not the newest call.
+    22000814: "dead [1] before Collective 0 in pp",
+    22002734: "dead [5] before Collective 0 in dp",
 }
 
 
@@ -84,3 +89,20 @@ def test_who_left_the_way_is_told_by_counters_where_its_beginning_is_not_held(se
     assert job.recorder.only_active or job.recorder.ring < 10, "another job is drawn now"
     assert len(job.culprits) == 1
     assert job.culprits == job.shown == set(score.diagnose(job).suspects)
+
+
+@pytest.mark.parametrize("seed", [22000167, 22003557, 22004647, 23000109, 23005901])
+def test_no_job_is_healthy_whose_newest_operations_may_have_timed_out(seed: int) -> None:
+    job = score.made(seed)
+    assert job.hangs, "another job is drawn now"
+    diagnosis = score.diagnose(job)
+    assert diagnosis.verdict is Verdict.UNDETERMINED
+    assert any("marks what timed out like what was done" in note for note in diagnosis.notes)
+
+
+# A root that left no dump is all that is missing; two stages tell which of a third one's two left.
+@pytest.mark.parametrize("seed", [22000856, 22003699, 22009070, 22006265])
+def test_who_is_missing_or_left_is_told_by_those_that_called_nothing_else(seed: int) -> None:
+    job = score.made(seed)
+    assert job.culprits == job.shown, "another job is drawn now"
+    assert job.culprits == set(score.diagnose(job).suspects)

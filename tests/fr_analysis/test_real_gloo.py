@@ -1,12 +1,13 @@
 """Who is blamed for faults of real Gloo ranks, from what torch's native recorder says of them.
 
 ``gloo_faults.py`` makes the faults. ``after`` dumps are taken when all ranks are in the
-call that ends their part; ``during`` dumps before what then fails has failed.
+call that ends their part; ``during`` dumps mostly before what then fails has failed.
 """
 
 from __future__ import annotations
 
 import pickle
+import shutil
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,19 @@ def test_blames_who_is_at_fault(
     assert tuple(sorted(diagnosis.suspects)) == suspects
     assert diagnosis.victims == victims
     assert not diagnosis.unread
+
+
+def test_who_waits_is_a_victim_also_where_the_odd_rank_has_failed(
+    run: RunRecord, tmp_path: Path
+) -> None:
+    """Whether the odd rank's mark comes before or after its dump, a run of the fault decides."""
+    folder = shutil.copytree(run.dump_dir / "other_size" / "during", tmp_path / "dumps")
+    path = folder / "rank_0"
+    dump = pickle.loads(path.read_bytes())  # noqa: S301
+    dump["entries"][-1]["retired"] = True
+    path.write_bytes(pickle.dumps(dump))
+    diagnosis = analyze(folder)
+    assert (diagnosis.suspects, diagnosis.victims) == ((0,), (1, 2, 3))
 
 
 @pytest.mark.parametrize("fault", UNDETERMINED)

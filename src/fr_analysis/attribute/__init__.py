@@ -93,9 +93,12 @@ class _Attribution:
     def _add_waits_in(self, found: Disagreement, finder: WaitFinder) -> None:
         """Let ranks wait that came no further than a disagreement, whatever marks say.
 
-        Only those that others wait for elsewhere: some disagreements do complete, on Gloo.
+        Only those that others wait for elsewhere, and those whose dumps still show it pending while
+        nobody has gone on: some disagreements do complete, on Gloo.
         """
         awaited = {target for wait in self.waits.values() for target in wait.targets}
+        if found.number is not None:
+            awaited |= finder.pending_at_the_end(found.group, found.number)
         for rank in (rank for side in found.sides for rank in side):
             known = self.waits.get(rank)
             if found.number is None or (known is None and rank not in awaited):

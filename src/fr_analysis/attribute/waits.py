@@ -202,8 +202,16 @@ class WaitFinder:
                 late = bool(completed_late(operations)[join.row])
                 is_last = join.row == len(operations) - 1
                 if late or (is_last and join.completion is not Completion.COMPLETED):
-                    return Wait(rank, join.row, group, number, marked_complete=True)
+                    is_marked = join.completion is not Completion.PENDING
+                    return Wait(rank, join.row, group, number, marked_complete=is_marked)
         return None
+
+    def pending_at_the_end(self, group: int, number: int) -> set[int]:
+        """The ranks whose dumps show a collective pending that is everyone's newest operation."""
+        if not self._nobody_went_on(group, number):
+            return set()
+        joins = self._joins(group, number).values()
+        return {join.rank for join in joins if join.completion is Completion.PENDING}
 
     def _decisive(self, found: list[Wait]) -> Wait:
         """The operation that a rank waits in: its oldest one.
