@@ -126,20 +126,20 @@ class Siblings:
                 for member in self._progress.groups.groups[index].members
                 if member in self._progress.trace.dumps and self.stage(member) == stage
             ]
-            counts = [self._counts(peer) for peer in peers if peer not in disputed][:_MOST_VOTERS]
+            voters = list(islice((peer for peer in peers if peer not in disputed), _MOST_VOTERS))
+            counts = [self._counts(voter) for voter in voters]
             if not counts or any(count != counts[0] for count in counts):
                 continue
-            if mine == counts[0] or (len(counts) == 1 and not self._is_off(rank, peers, disputed)):
+            if mine == counts[0] or not self._is_off(rank, voters[0]):
                 return False  # of two that go one way, one may be behind
             alike = (peer for peer in peers if peer in disputed and self._counts(peer) == mine)
             # Who has come less far than one that a fault has let pass counts otherwise, too.
             found = found or sum(1 for _ in islice(alike, len(counts) + 1)) <= len(counts)
         return found
 
-    def _is_off(self, rank: int, peers: Iterable[int], disputed: set[int]) -> bool:
-        """Whether a rank has left the way of the one peer that is not disputed."""
-        mine = self.place(rank)
-        (its,) = (self.place(peer) for peer in peers if peer not in disputed)
+    def _is_off(self, rank: int, voter: int) -> bool:
+        """Whether a rank has left the way of another, which is not disputed."""
+        mine, its = self.place(rank), self.place(voter)
         return mine is None or its is None or mine.is_off(its)
 
     def is_disputed(self, rank: int) -> bool:
