@@ -524,13 +524,27 @@ class _Attribution:
     def _may_wait_unseen(self, rank: int) -> bool:
         """Whether a rank may wait like the others, though its dump does not show in what."""
         dump = self.trace.dumps.get(rank)
-        if dump is None or not len(dump.operations) or rank in self.waits:
+        if dump is None or rank in self.waits:
             return False
-        return (
-            late_to_the_end(dump.operations)
-            or self._may_wait_overwritten(rank)
-            or self._ended_unseen(rank)
+        return self._counts_what_is_gone(rank) or (
+            len(dump.operations) > 0
+            and (
+                late_to_the_end(dump.operations)
+                or self._may_wait_overwritten(rank)
+                or self._ended_unseen(rank)
+            )
         )
+
+    def _counts_what_is_gone(self, rank: int) -> bool:
+        """Whether a rank has called what is not complete, by its counters, and holds it no more."""
+        operations = self.trace.dumps[rank].operations
+        for local, status in enumerate(self.trace.dumps[rank].statuses):
+            if status is None or status.last_enqueued <= max(status.last_completed, 0):
+                continue
+            held = operations.number[(operations.group == local) & ~operations.is_p2p]
+            if status.last_enqueued not in held:
+                return True
+        return False
 
     def _ended_unseen(self, rank: int) -> bool:
         """Whether a rank's newest operation is marked as complete, and may not be."""
