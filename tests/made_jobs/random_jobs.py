@@ -78,7 +78,8 @@ class Made:
         culprits: the ranks that may be named.
         shown: those of them that the dumps show, and that an answer should name.
         lost: ranks without a dump that may be named as well: no dump that is left shows a
-            culprit, or a culprit left none either, and what was lost looks as if they were dead.
+            culprit, or a culprit left none either, and what was lost looks as if they were dead;
+            or each shown culprit waits for nobody but them, like any victim of a dead rank.
         hangs: whether any dump holds an operation that did not complete.
     """
 
@@ -189,6 +190,20 @@ class _Shown:
         """
         waits = any(task.done_ns is None for task in self._held.get(culprit, ()))
         return self.absent(culprit) and not waits
+
+    def waits_for_lost(self, culprit: int) -> bool:
+        """Whether a rank waits, by what dumps hold, for ranks without a dump and nobody else.
+
+        It looks like any victim of theirs: that it should not be there, only another rank's
+        order of calls could tell.
+        """
+        waits = [task for task in self._held.get(culprit, ()) if task.done_ns is None]
+        if not waits or not isinstance(waits[0].operation, Collective):
+            return False
+        group = waits[0].operation.group
+        joined = {rank for rank in self._held if self._issued[rank, group.name] > waits[0].turn}
+        absent = set(group.members) - joined
+        return bool(absent) and absent.isdisjoint(self._held)
 
     def with_dumps(self, culprits: frozenset[int]) -> frozenset[int]:
         """Those of several culprits that left a dump, or all where none did.
@@ -593,6 +608,7 @@ def draw(rng: random.Random, faults_: Sequence[str] = FAULTS) -> Made:
     shown = draft.shown(dumps, recorder)
     culprits = draft.named(dumps) if draft.named else draft.culprits
     without_dump = recorder.missing | draft.job.dead
+    is_told = shown and not all(map(dumps.waits_for_lost, shown))
     return Made(
         fault=fault,
         told=f"{fault} {draft.told}; {layout}, {program}, {style}, {recorder}",
@@ -601,6 +617,6 @@ def draw(rng: random.Random, faults_: Sequence[str] = FAULTS) -> Made:
         recorder=recorder,
         culprits=culprits,
         shown=shown,
-        lost=without_dump - culprits if culprits & without_dump or not shown else frozenset(),
+        lost=without_dump - culprits if culprits & without_dump or not is_told else frozenset(),
         hangs=dumps.hangs,
     )
