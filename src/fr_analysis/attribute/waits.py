@@ -76,6 +76,7 @@ class WaitFinder:
         self._needs_all = columns.of_signatures(_needs_all)[places] != 0
         self._numbers: dict[int, dict[int, tuple[int, int]]] = self._numbers_by_row()
         self._joined: dict[tuple[int, int], dict[int, Join]] = {}
+        self._newest_of_all: dict[tuple[int, int], bool] = {}
         self._lacking: dict[tuple[int, int], tuple[tuple[int, ...], tuple[int, ...]]] = {}
         self.outdated = self._outdated()
         self.queued: list[Wait] = []
@@ -301,17 +302,24 @@ class WaitFinder:
                 or (not absent and self._nobody_went_on(group, number))
             )
             may_be_done = name in ROOTED and not ended
-            if not may_be_done and (absent or (unknown and completion != Completion.TIMED)):
+            # torch's Gloo calls nothing after a timeout: what a member has gone on from, is over.
+            is_over = completion == Completion.TIMED or (
+                completion == Completion.RETIRED and not self._nobody_went_on(group, number)
+            )
+            if not may_be_done and (absent or (unknown and not is_over)):
                 rows.append(row)
         rows.extend(row for holder, row in self._transfers if holder == rank)
         return sorted(rows)
 
     def _nobody_went_on(self, group: int, number: int) -> bool:
         """Whether a collective is the newest operation of all who are known to have joined it."""
-        return all(
-            join.row == len(self._trace.dumps[rank].operations) - 1
-            for rank, join in self._joins(group, number).items()
-        )
+        place = group, number
+        if place not in self._newest_of_all:
+            self._newest_of_all[place] = all(
+                join.row == len(self._trace.dumps[rank].operations) - 1
+                for rank, join in self._joins(group, number).items()
+            )
+        return self._newest_of_all[place]
 
     def _is_ending(self, rank: int, row: int, group: int, number: int) -> bool:
         """Whether a pending operation is about to be marked as complete.
