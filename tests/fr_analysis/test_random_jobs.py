@@ -91,6 +91,15 @@ def test_a_job_that_was_once_answered_wrong_is_not_again(seed: int) -> None:
     assert outcome.ending != score.WRONG, outcome.told
 
 
+@pytest.mark.parametrize("seed", [22006087, 22007292, 23002328, 32007148])
+def test_who_left_out_a_call_is_told_by_how_many_were_recorded_before_a_shared_one(
+    seed: int,
+) -> None:
+    job = score.made(seed)
+    assert job.recorder.only_active, "another job is drawn now"
+    assert job.culprits == job.shown == set(score.diagnose(job).suspects)
+
+
 @pytest.mark.parametrize("seed", [16003059, 16000104, 16002630, 17000713])
 def test_who_left_the_way_is_told_by_counters_where_its_beginning_is_not_held(seed: int) -> None:
     job = score.made(seed)

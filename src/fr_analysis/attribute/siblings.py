@@ -130,12 +130,47 @@ class Siblings:
             counts = [self._counts(voter) for voter in voters]
             if not counts or any(count != counts[0] for count in counts):
                 continue
-            if mine == counts[0] or not self._is_off(rank, voters[0]):
+            if mine == counts[0]:
+                return False
+            if not (self._is_out_of_step(rank, voters) or self._is_off(rank, voters[0])):
                 return False  # of two that go one way, one may be behind
             alike = (peer for peer in peers if peer in disputed and self._counts(peer) == mine)
             # Who has come less far than one that a fault has let pass counts otherwise, too.
             found = found or sum(1 for _ in islice(alike, len(counts) + 1)) <= len(counts)
         return found
+
+    def _is_out_of_step(self, rank: int, voters: Iterable[int]) -> bool:
+        """Whether a rank came to a shared collective after more or fewer operations than voters.
+
+        The newest that it and each voter hold; recorders number all of a rank's operations. Not
+        where it has kinds of groups that they do not, whose operations are its own.
+        """
+        found = False
+        for voter in voters:
+            steps = self._steps_to_the_newest_shared(rank, voter)
+            if steps is None:
+                continue
+            if steps[0] == steps[1] or self._counts(rank).keys() != self._counts(voter).keys():
+                return False
+            found = True
+        return found
+
+    def _steps_to_the_newest_shared(self, rank: int, other: int) -> tuple[int, int] | None:
+        """How many operations two ranks called before the newest collective that both hold."""
+        dumps = self._progress.trace.dumps
+        groups = self._progress.groups
+        newest = None
+        for index in set(groups.of_rank[rank]) & set(groups.of_rank[other]):
+            rows = self._rows(index)
+            mine, its = rows.get(rank, {}), rows.get(other, {})
+            for number in mine.keys() & its.keys():
+                newest = max(newest or (-1, -1), (mine[number], its[number]))
+        if newest is None:
+            return None
+        return (
+            int(dumps[rank].operations.record[newest[0]]),
+            int(dumps[other].operations.record[newest[1]]),
+        )
 
     def _is_off(self, rank: int, voter: int) -> bool:
         """Whether a rank has left the way of another, which is not disputed."""
