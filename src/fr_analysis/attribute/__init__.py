@@ -3,7 +3,9 @@
 Every rank's wait (``waits``) and every disagreement (``disagreements``) become one graph
 of who waits for whom. Its ends are the causes: ranks that others wait for and that wait
 for nobody, odd sides of a disagreement, cycles, and operations that everyone has joined
-and that do not move. Everyone who waits, directly or through others, is a victim.
+and that do not move. Everyone who waits, directly or through others, is a victim. Where
+dumps may hide that a rank waits (``hidden``), or what ranks in its role did is needed to
+tell (``siblings``, ``program_order``), nobody is named on waits alone.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from fr_analysis.attribute.disagreements import (
 )
 from fr_analysis.attribute.evidence import Describer
 from fr_analysis.attribute.group_creation import NEW_GROUP, find_group_creation
+from fr_analysis.attribute.hidden import Hidden
 from fr_analysis.attribute.program_order import find_departed
 from fr_analysis.attribute.siblings import Siblings
 from fr_analysis.attribute.stragglers import find_stragglers
@@ -46,7 +49,6 @@ from fr_analysis.diagnosis import (
     Verdict,
 )
 from fr_analysis.match import Progress
-from fr_analysis.match.semantics import ROOTED, operation_name
 from fr_analysis.trace import UNKNOWN, Completion, UnreadMany
 
 __all__ = ["attribute", "is_established"]
@@ -69,6 +71,7 @@ class _Attribution:
         self.waits = finder.find()
         self.outdated = finder.outdated
         self.oldest_unfinished = finder.oldest_unfinished
+        self.hidden = Hidden(progress, self.waits)
         self.siblings = Siblings(progress)
         self.departed = find_departed(progress, self.siblings, self.waits)
         self.disagreements = {
@@ -87,7 +90,6 @@ class _Attribution:
         self.stuck: list[StuckGroup] = []
         self.notes: list[str] = []
         self.undecided = False
-        self.came_to: dict[int, tuple[int, int, bool]] = {}
         self.creating: frozenset[int] = frozenset()
 
     def _add_waits_in(self, found: Disagreement, finder: WaitFinder) -> None:
@@ -211,7 +213,7 @@ class _Attribution:
         seen: set[int] = set()
         for place, ranks in sorted(places.items()):
             sure = {r: by for r, by in ranks.items() if len(by) > 1 and r not in seen}
-            if sure and not any(map(self._may_wait_unseen, sure)):
+            if sure and not any(map(self.hidden.may_wait, sure)):
                 first[place] = sure
                 seen.update(sure)
         return first
@@ -413,7 +415,7 @@ class _Attribution:
         }
         # Who has begun to write a dump may have waited like the others.
         unread = len(missing) > 1 and Condition.UNREADABLE in conditions.values()
-        unseen = tuple(filter(self._may_wait_unseen, missing))
+        unseen = tuple(filter(self.hidden.may_wait, missing))
         unsure = unread or unseen != () or suspects == ()
         if not unsure and not self.trace.dumps.keys() & set(missing):
             unsure = (
@@ -499,7 +501,10 @@ class _Attribution:
         ]
         near = {rank for group in groups for rank in group.members if rank in self.trace.dumps}
         return (
-            any(not self.edges[rank] and self._may_have_lost_its_wait(rank) for rank in self.waits)
+            any(
+                not self.edges[rank] and self.hidden.may_have_lost_its_wait(rank)
+                for rank in self.waits
+            )
             or any(
                 self.siblings.called_less(rank, (other for other in waiting if other != rank))
                 for waiting in together.values()
@@ -521,84 +526,10 @@ class _Attribution:
             return False
         return self.siblings.stands_alone(rank, wait.group, wait.number)
 
-    def _may_wait_unseen(self, rank: int) -> bool:
-        """Whether a rank may wait like the others, though its dump does not show in what."""
-        dump = self.trace.dumps.get(rank)
-        if dump is None or rank in self.waits:
-            return False
-        return self._counts_what_is_gone(rank) or (
-            len(dump.operations) > 0
-            and (
-                late_to_the_end(dump.operations)
-                or self._may_wait_overwritten(rank)
-                or self._ended_unseen(rank)
-            )
-        )
-
-    def _counts_what_is_gone(self, rank: int) -> bool:
-        """Whether a rank has called what is not complete, by its counters, and holds it no more."""
-        operations = self.trace.dumps[rank].operations
-        for local, status in enumerate(self.trace.dumps[rank].statuses):
-            if status is None or status.last_enqueued <= max(status.last_completed, 0):
-                continue
-            held = operations.number[(operations.group == local) & ~operations.is_p2p]
-            if status.last_enqueued not in held:
-                return True
-        return False
-
-    def _ended_unseen(self, rank: int) -> bool:
-        """Whether a rank's newest operation is marked as complete, and may not be."""
-        # torch's Gloo retires what timed out: whether an operation was over, nothing tells until a
-        # member has gone on. It was not, if others lack in it: members of whom nothing is known
-        # (none are declared, and they left no dump, or it is the group's first operation), or
-        # those that never joined a rooted one.
-        dump = self.trace.dumps[rank]
-        operations = dump.operations
-        if not len(operations) or operations.completion[-1] != Completion.RETIRED:
-            return False
-        group = self.progress.groups.of_rank[rank][operations.group[-1]]
-        advances = self.progress.advances[group]
-        least, newest, all_exact = self._came_to(group)
-        if newest > advances[rank].last_joined:
-            return False
-        if not all_exact:
-            return True  # a ring that has wrapped and holds nothing of the group
-        is_first = np.count_nonzero(operations.group == operations.group[-1]) == 1
-        process_group = self.progress.groups.groups[group]
-        if not process_group.declared and (is_first or self.progress.lacks_dumps()):
-            return True
-        last = dump.signatures[operations.signature[-1]].operation
-        return operation_name(last) in ROOTED and (
-            least < newest or len(advances) < len(process_group.members)
-        )
-
-    def _came_to(self, group: int) -> tuple[int, int, bool]:
-        """The least and the newest number that members joined, and whether all are exact."""
-        if group not in self.came_to:
-            advances = self.progress.advances[group].values()
-            joined = [advance.last_joined for advance in advances]
-            self.came_to[group] = min(joined), max(joined), all(a.exact for a in advances)
-        return self.came_to[group]
-
     def _wait_for_each_other(self, ranks: tuple[int, ...]) -> bool:
         """Whether ranks disagree on what comes next, so that they may be wrong to wait for more."""
         in_collectives = {rank: to for rank, to in self.edges.items() if rank not in self.creating}
         return any(set(ranks) <= set(members) for members in components(in_collectives))
-
-    def _may_wait_overwritten(self, rank: int) -> bool:
-        """Whether what a rank waits in may be gone from its ring, and from all its peers' rings.
-
-        No member of some group of it waits in anything, and of that group none holds an entry.
-        """
-        dumps = self.trace.dumps
-        if int(dumps[rank].operations.record[0]) <= 0:
-            return False
-        for index in self.progress.groups.of_rank[rank]:
-            group = self.progress.groups.groups[index]
-            idle = set(group.members) <= dumps.keys() - self.waits.keys()
-            if idle and len(group.members) > 1 and not (self.progress.group == index).any():
-                return True
-        return False
 
     def _may_be_elsewhere(self, held_up: tuple[int, ...], missing: tuple[int, ...]) -> bool:
         """Whether some that lost dumps hold up may be past that, and others wait for them.
@@ -722,7 +653,11 @@ class _Attribution:
             return known
         # Where a ring has lost the oldest, those that are left may not be each other's.
         transfers = kind is not FaultKind.ORDER_DEADLOCK
-        lost = self._may_have_lost_a_transfer if transfers else self._may_have_lost_its_wait
+        lost = (
+            self.hidden.may_have_lost_a_transfer
+            if transfers
+            else self.hidden.may_have_lost_its_wait
+        )
         if any(map(lost, members)):
             return ()
         odd = self.siblings.odd_ones(members) or tuple(sorted(self.departed.intersection(members)))
@@ -743,49 +678,6 @@ class _Attribution:
         # A job of two: each waits for the other, and both are in it alike.
         return odd or (members if len(members) == 2 == len(self.progress.groups.world) else ())
 
-    def _may_have_lost_its_wait(self, rank: int) -> bool:
-        """Whether a rank's ring begins amid operations that wait, so that the oldest may be gone.
-
-        Its own counters tell where the oldest must be; dumps of active entries begin there too.
-        """
-        if not self._begins_pending(rank):
-            return False
-        dump = self.trace.dumps[rank]
-        operations = dump.operations
-        pending = operations.completion == Completion.PENDING
-        if not any(dump.statuses):
-            return True
-        for local, status in enumerate(dump.statuses):
-            if status is None:
-                continue  # a group that the rank has not used
-            held = operations.number[pending & ~operations.is_p2p & (operations.group == local)]
-            # torch counts from 1, and says -1 where none is complete.
-            next_one = max(status.last_completed + 1, 1)
-            if status.last_enqueued >= next_one and int(held.min(initial=_ENDLESS)) > next_one:
-                return True
-        return False
-
-    def _begins_pending(self, rank: int) -> bool:
-        """Whether a rank's first operations are not held, and the oldest held is not complete."""
-        operations = self.trace.dumps[rank].operations
-        return bool(
-            len(operations)
-            and operations.record[0] > 0
-            and operations.completion[0] == Completion.PENDING
-        )
-
-    def _may_have_lost_a_transfer(self, rank: int) -> bool:
-        """Whether a rank's ring begins amid operations that wait, and more than its counters tell.
-
-        They count no transfers, so one that is gone may be what the rank waits in.
-        """
-        dump = self.trace.dumps[rank]
-        counted = sum(max(status.last_enqueued, 0) for status in dump.statuses if status)
-        recorded = int(dump.operations.record.max(initial=-1)) + 1
-        return self._begins_pending(rank) and (
-            self._may_have_lost_its_wait(rank) or recorded > counted
-        )
-
     def _add_stuck_devices(self) -> None:
         """Operations that all members joined and that nothing holds up."""
         places: dict[tuple[int, int | None], list[Wait]] = defaultdict(list)
@@ -804,7 +696,7 @@ class _Attribution:
             if group in self.outdated:
                 self.undecided = True
                 continue
-            if all(self._may_have_lost_its_wait(wait.rank) for wait in waits):
+            if all(self.hidden.may_have_lost_its_wait(wait.rank) for wait in waits):
                 self.notes.append(self.describe.overwritten(group, number, waits))
                 self._add_front(group, number, tuple(wait.rank for wait in waits), ())
                 self.undecided = True
@@ -817,7 +709,7 @@ class _Attribution:
             behind = tuple(
                 w.rank
                 for w in waits
-                if (w.finished or w.not_begun) and not self._may_have_lost_a_transfer(w.rank)
+                if (w.finished or w.not_begun) and not self.hidden.may_have_lost_a_transfer(w.rank)
             )
             joined = len(self.progress.groups.groups[group].members)
             suspects = behind if len(behind) < joined else ()
@@ -854,7 +746,7 @@ class _Attribution:
         late = [r for r, dump in self.trace.dumps.items() if late_to_the_end(dump.operations)]
         if late:
             self.notes.append(self.describe.ended_late(late))
-        unseen = [r for r in self.trace.dumps if r not in late and self._ended_unseen(r)]
+        unseen = [r for r in self.trace.dumps if r not in late and self.hidden.ended_unseen(r)]
         if unseen:
             self.notes.append(self.describe.ended_unseen(unseen))
         self.undecided |= bool(late or unseen)
@@ -966,7 +858,6 @@ class _Attribution:
         return self.describe.suspect(rank, self.conditions[rank])
 
 
-_ENDLESS = np.iinfo(np.int64).max
 _MANY = 3
 """At least so many idle peers for each of several ranks that wait for them."""
 _NAMELESS = frozenset(
