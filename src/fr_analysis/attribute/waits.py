@@ -296,10 +296,10 @@ class WaitFinder:
             name = operation_name(dump.signatures[dump.operations.signature[row]].operation)
             absent, unknown = self.absent(group, number)
             # A root may rightly be done before the others join, unless an abort ended it; nobody
-            # else may. Where it left no dump, it may be all that is missing, and nobody went on.
+            # else may. Where it left no dump, it may be all that most of them miss.
             ended = row == len(dump.operations) - 1 and (
                 completed_late(dump.operations)[row]
-                or (not absent and self._nobody_went_on(group, number))
+                or (not absent and self._most_ended_with(group, number))
             )
             may_be_done = name in ROOTED and not ended
             # torch's Gloo calls nothing after a timeout: what a member has gone on from, is over.
@@ -310,6 +310,12 @@ class WaitFinder:
                 rows.append(row)
         rows.extend(row for holder, row in self._transfers if holder == rank)
         return sorted(rows)
+
+    def _most_ended_with(self, group: int, number: int) -> bool:
+        """Whether most members joined a collective, and called nothing after it."""
+        members = self._progress.groups.groups[group].members
+        most = 2 * len(self._joins(group, number)) > len(members)
+        return most and self._nobody_went_on(group, number)
 
     def _nobody_went_on(self, group: int, number: int) -> bool:
         """Whether a collective is the newest operation of all who are known to have joined it."""
