@@ -117,3 +117,14 @@ def test_a_rank_behind_is_to_blame_though_another_left_no_dump(tmp_path: Path) -
     # Rank 2 is over with its newest operation: its peers have left that one behind.
     assert (diagnosis.suspects, diagnosis.victims) == ((2,), (0, 3))
     assert diagnosis.missing_dumps == (1,)
+
+
+@pytest.mark.parametrize("last", ["broadcast", "scatter"])
+def test_of_two_no_lost_root_is_blamed_for_what_may_be_over(tmp_path: Path, last: str) -> None:
+    """Whether the one that is left went on from it into host code, its own dump does not tell."""
+    folder = write_steps(tmp_path, {1: 4}, "scheduled", "gloo")
+    dump = pickle.loads((folder / "trace_1").read_bytes())  # noqa: S301 (our own file)
+    dump["entries"][-1]["profiling_name"] = f"gloo:{last}"
+    (folder / "trace_1").write_bytes(pickle.dumps(dump, protocol=2))
+    diagnosis = analyze(folder, expected_world_size=2)
+    assert (diagnosis.verdict, diagnosis.suspects) == (Verdict.UNDETERMINED, ())
