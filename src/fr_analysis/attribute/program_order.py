@@ -20,19 +20,25 @@ from dataclasses import dataclass
 from itertools import combinations
 from operator import itemgetter
 
-from fr_analysis.attribute.siblings import Place, Siblings, Token
+import numpy as np
+
+from fr_analysis.attribute.siblings import Place, Siblings, Way
 from fr_analysis.attribute.waits import Wait
 from fr_analysis.match.progress import Progress, is_whole
+from fr_analysis.trace import IntColumn
 
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """Where a rank left the way of most: its step and row, what it and what they called there."""
+    """Where a rank left the way of most: its step and row, what it and what they called there.
+
+    What they called are codes, see ``Way``.
+    """
 
     step: int
     row: int
-    own: Token
-    common: Token
+    own: int
+    common: int
 
 
 def find_departed(
@@ -51,6 +57,8 @@ def find_departed(
         have called another number of them; none where no way has a majority.
     """
     dumps = progress.trace.dumps
+    if not waits:
+        return frozenset()
     if not all(map(is_whole, dumps.values())):
         return _departed_by_counts(progress, siblings, waits)
     stages: dict[Hashable, list[int]] = defaultdict(list)
@@ -59,17 +67,17 @@ def find_departed(
     found = set()
     awaited = {target for wait in waits.values() for target in wait.targets}
     for ranks in stages.values():
-        turns, way = _turns({rank: siblings.record(rank) for rank in ranks})
+        turns, way = _turns({rank: siblings.way(rank) for rank in ranks})
         staying = next((rank for rank in ranks if rank not in turns), None)
         for rank, turn in turns.items():
             last = waits[rank].row if rank in waits else len(dumps[rank].operations) - 1
             if rank not in waits and (last != turn.row or rank not in awaited):
                 continue
             if (
-                (last <= turn.row + 1 or _hangs_by_one_call(siblings.record(rank), turn, way, last))
+                (last <= turn.row + 1 or _hangs_by_one_call(siblings, rank, turn, way, last))
                 and staying is not None
-                and siblings.may_have(staying, turn.own[0])
-                and siblings.may_have(rank, turn.common[0])
+                and siblings.may_have(staying, siblings.tokens[turn.own][0])
+                and siblings.may_have(rank, siblings.tokens[turn.common][0])
             ):
                 found.add(rank)
     if not found and len(stages) > 1:
@@ -86,11 +94,12 @@ def _departed_across_stages(
     may rightly call some that others do not, among themselves: so nobody is named but who waits in
     a group of several stages, while the rest of its own stage stays on the way of most.
     """
-    records = {
-        rank: [(row, token) for row, token in siblings.record(rank) if token[2] is None]
-        for rank in progress.trace.dumps
-    }
-    turns, _ = _turns(records)
+    ways = {rank: siblings.way(rank) for rank in progress.trace.dumps}
+    is_collective = np.array([token[2] is None for token in siblings.tokens], dtype=bool)
+    for rank, way in ways.items():
+        collectives = is_collective[way.codes]
+        ways[rank] = Way(way.rows[collectives], way.codes[collectives])
+    turns, _ = _turns(ways)
     if len(turns) != 1:
         return set()
     ((rank, turn),) = turns.items()
@@ -98,13 +107,13 @@ def _departed_across_stages(
     if wait is None or wait.row != turn.row:
         return set()
     members = progress.groups.groups[wait.group].members
-    stages = {siblings.stage(member) for member in members if member in records}
+    stages = {siblings.stage(member) for member in members if member in ways}
     peers = [
         other
-        for other, record in records.items()
+        for other, way in ways.items()
         if other != rank
         and siblings.stage(other) == siblings.stage(rank)
-        and len(record) > turn.step
+        and len(way.codes) > turn.step
     ]
     return {rank} if len(stages) > 1 and peers else set()
 
@@ -147,37 +156,49 @@ def _off_the_way(places: Mapping[int, Place]) -> list[int]:
 
 
 def _hangs_by_one_call(
-    record: list[tuple[int, Token]], turn: _Turn, way: list[Token], waits_in: int
+    siblings: Siblings, rank: int, turn: _Turn, way: list[int], waits_in: int
 ) -> bool:
     """Whether a rank has gone the way of most but for one call, and hangs in that call's kind."""
-    own = [token for row, token in record[turn.step :] if row <= waits_in]
+    mine = siblings.way(rank)
+    own = mine.codes[turn.step :][mine.rows[turn.step :] <= waits_in].tolist()
     rest = way[turn.step :]
-    skipped = own == rest[1 : 1 + len(own)] and own[-1][0] == turn.common[0]
-    added = own[1:] == rest[: len(own) - 1] and own[-1][0] == turn.own[0]
+    own_kind, common_kind, last_kind = (
+        siblings.tokens[code][0] for code in (turn.own, turn.common, own[-1])
+    )
+    skipped = own == rest[1 : 1 + len(own)] and last_kind == common_kind
+    added = own[1:] == rest[: len(own) - 1] and last_kind == own_kind
     return skipped or added
 
 
-def _turns(
-    records: Mapping[int, list[tuple[int, Token]]],
-) -> tuple[dict[int, _Turn], list[Token]]:
+def _turns(ways: Mapping[int, Way]) -> tuple[dict[int, _Turn], list[int]]:
     """Where each rank turned off, and the way, as long as more than half of all ranks go it."""
     turns: dict[int, _Turn] = {}
-    way: list[Token] = []
-    going = list(records)
-    step = 0
+    longest = max((way.codes for way in ways.values()), key=len)
+    # Until two differ, or no more than half have come so far, all go together.
+    together_until = min(_differ_at(way.codes, longest) for way in ways.values())
+    lengths = sorted((len(way.codes) for way in ways.values()), reverse=True)
+    step = min(together_until, lengths[len(ways) // 2])
+    common_way: list[int] = longest[:step].tolist()
+    going = list(ways)
     while going:
-        going = [rank for rank in going if len(records[rank]) > step and rank not in turns]
-        called = Counter(records[rank][step][1] for rank in going)
+        going = [rank for rank in going if len(ways[rank].codes) > step and rank not in turns]
+        called = Counter(int(ways[rank].codes[step]) for rank in going)
         common, together = max(called.items(), key=itemgetter(1), default=(None, 0))
-        if common is None or 2 * together <= len(records):
+        if common is None or 2 * together <= len(ways):
             break
         for rank in going:
-            row, own = records[rank][step]
+            own = int(ways[rank].codes[step])
             if own != common:
-                turns[rank] = _Turn(step, row, own, common)
-        way.append(common)
+                turns[rank] = _Turn(step, int(ways[rank].rows[step]), own, common)
+        common_way.append(common)
         step += 1
-    return turns, way
+    return turns, common_way
+
+
+def _differ_at(codes: IntColumn, others: IntColumn) -> int:
+    """The first step at which a way differs from a longer one; the longer one's end if nowhere."""
+    differing = np.flatnonzero(codes != others[: len(codes)])
+    return int(differing[0]) if len(differing) else len(others)
 
 
 def _stands_alone(progress: Progress, rank: int, departed: set[int]) -> bool:

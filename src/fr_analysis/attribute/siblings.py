@@ -27,7 +27,7 @@ from fr_analysis.match.semantics import (
     operation_name,
     point_to_point,
 )
-from fr_analysis.trace import UNKNOWN, Completion, distinct
+from fr_analysis.trace import UNKNOWN, Completion, IntColumn, distinct
 
 Token = tuple[str, str, int | None]
 """Kind of group, operation, and for a transfer how far away its peer is in the group."""
@@ -63,12 +63,28 @@ class Place:
         return not (self.may_be_before(other) or other.may_be_before(self))
 
 
+@dataclass(frozen=True, slots=True)
+class Way:
+    """What a rank called, in order.
+
+    Attributes:
+        rows: of its operations. codes: what each is, an index of ``Siblings.tokens``.
+    """
+
+    rows: IntColumn
+    codes: IntColumn
+
+
 class Siblings:
     """Compares ranks by what they recorded, in order."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
-        self._tokens: dict[int, list[tuple[int, Token]]] = {}
+        self.tokens: list[Token] = []
+        """What the codes in ways stand for."""
+        self._codes: dict[Token, int] = {}
+        self._ways: dict[int, Way] = {}
+        self._records: dict[int, list[tuple[int, Token]]] = {}
         self._against_all: dict[tuple[int, frozenset[int]], bool] = {}
         self._stages: dict[int, frozenset[tuple[str, int]]] = {}
         self._within: dict[str, tuple[set[int], set[int]]] = {}
@@ -486,38 +502,46 @@ class Siblings:
             self._rows_of[group] = found
         return self._rows_of[group]
 
+    def way(self, rank: int) -> Way:
+        """The rank's operations in the order of their rows; a batch's end is none."""
+        if rank not in self._ways:
+            operations = self._progress.trace.dumps[rank].operations
+            signatures = len(self._progress.trace.dumps[rank].signatures)
+            # Few of a rank's operations differ, so each kind of them is named once.
+            kinds, kind_of = np.unique(
+                operations.group * signatures + operations.signature, return_inverse=True
+            )
+            codes_of = [self._code(rank, *divmod(kind, signatures)) for kind in kinds.tolist()]
+            codes = np.array(codes_of, dtype=np.int64)[kind_of.reshape(-1)]
+            rows = np.flatnonzero(codes != _NO_CALL)
+            self._ways[rank] = Way(rows, codes[rows])
+        return self._ways[rank]
+
+    def _code(self, rank: int, local: int, signature: int) -> int:
+        """The code of a rank's operation of a group and signature."""
+        operation = self._progress.trace.dumps[rank].signatures[signature].operation
+        if is_batch_end(operation):
+            return _NO_CALL
+        group = self._progress.groups.groups[self._progress.groups.of_rank[rank][local]]
+        transfer = point_to_point(operation)
+        token: Token = _kind(group), operation_name(operation), None
+        if transfer is not None:
+            distance = None
+            if transfer.me is not None and transfer.peer is not None:
+                distance = (transfer.peer - transfer.me) % max(len(group.members), 1)
+            token = _kind(group), "send" if transfer.is_send else "recv", distance
+        if token not in self._codes:
+            self._codes[token] = len(self._codes)
+            self.tokens.append(token)
+        return self._codes[token]
+
     def record(self, rank: int) -> list[tuple[int, Token]]:
         """The rank's operations in the order of their rows, each with its row."""
-        if rank not in self._tokens:
-            dump = self._progress.trace.dumps[rank]
-            groups = self._progress.groups
-            kinds = [_kind(groups.groups[index]) for index in groups.of_rank[rank]]
-            sizes = [len(groups.groups[index].members) for index in groups.of_rank[rank]]
-            names = [operation_name(signature.operation) for signature in dump.signatures]
-            ends = [is_batch_end(signature.operation) for signature in dump.signatures]
-            transfers = [point_to_point(signature.operation) for signature in dump.signatures]
-            record: list[tuple[int, Token]] = []
-            for row, (local, index) in enumerate(
-                zip(
-                    dump.operations.group.tolist(),
-                    dump.operations.signature.tolist(),
-                    strict=True,
-                )
-            ):
-                transfer = transfers[index]
-                if ends[index]:
-                    continue
-                if transfer is None:
-                    record.append((row, (kinds[local], names[index], None)))
-                    continue
-                distance = None
-                if transfer.me is not None and transfer.peer is not None:
-                    distance = (transfer.peer - transfer.me) % max(sizes[local], 1)
-                record.append(
-                    (row, (kinds[local], "send" if transfer.is_send else "recv", distance))
-                )
-            self._tokens[rank] = record
-        return self._tokens[rank]
+        if rank not in self._records:
+            way = self.way(rank)
+            tokens = map(self.tokens.__getitem__, way.codes.tolist())
+            self._records[rank] = list(zip(way.rows.tolist(), tokens, strict=True))
+        return self._records[rank]
 
     def settle(self, found: Disagreement) -> tuple[int, ...]:
         """The odd side of a disagreement without a majority, by what groups of its kind did.
@@ -656,6 +680,7 @@ def _kind(group: ProcessGroup) -> str:
 
 
 _ENDLESS = np.iinfo(np.int64).max
+_NO_CALL = -1
 _MOST = 1 / 2
 _ALL = 0.999_999
 """Where nobody in the group itself stands for it, nobody elsewhere may stand against it."""
