@@ -75,8 +75,8 @@ compare: setup  ## right and wrong answers beside torchfrtrace, on made dumps (_
 bench: setup  ## speed beside torchfrtrace and plain reading (some minutes; benchmarks/results.json)
 	@$(BIN)/python -m benchmarks.bench
 
-bench-gate: setup  ## fail if 512 ranks take more than 1.5 times as long as plain reading
-	@$(BIN)/python -m benchmarks.bench --gate 1.5
+bench-gate: setup  ## fail if 512 ranks take more than 1.2 times as long as plain reading
+	@$(BIN)/python -m benchmarks.bench --gate 1.2
 
 serve: html  ## build, then serve the site on PORT (8000)
 	@$(BIN)/python -m http.server --bind 127.0.0.1 --directory $(SITE) $(PORT)

@@ -6,7 +6,7 @@ every tool runs once; a ratio is made within a round, and its median and spread 
 printed. Times in seconds are kept in the results, but say more of the machine than of the tools::
 
     python -m benchmarks.bench            # all sizes; see benchmarks.results for what is kept
-    python -m benchmarks.bench --gate 1.5 # one size; fails where the ratio to the floor is above
+    python -m benchmarks.bench --gate 1.2 # one size; fails where the ratio to the floor is above
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def run(tool: Tool, dumps: Path) -> tuple[float, float, str]:
 
     def watch() -> None:
         nonlocal peak
-        while not over.wait(0.5):
+        while not over.wait(0.1):
             try:
                 peak = max(peak, _memory(process))
             except psutil.Error:
