@@ -285,7 +285,7 @@ class Describer:
         if wait is not None and wait.completion is not Completion.PENDING:
             told = any(rank in self._trace.dumps for rank in missing)
             evidence.append(
-                "its entry is marked complete, as torch's Gloo does after a timeout"
+                "who waits there has it marked complete, as torch's Gloo does after a timeout"
                 + (": it cannot be, since a member never joined" if told else "")
             )
         return self._fault(kind, group, joins, suspects, victims, evidence)
@@ -524,7 +524,8 @@ class Describer:
             if self._is_live:
                 more = "ask again, or look at their hosts"
             notes.append(
-                f"no usable dump of {named_ranks(bystanders)}: what they did is not known; {more}"
+                f"no usable dump of {named_ranks(bystanders)}: what happened there is not known; "
+                f"{more}"
             )
         blameless = faults and not any(fault.suspects for fault in faults)
         if blameless and not unreached:
@@ -579,6 +580,6 @@ _WHY = {
     Condition.ALIVE: "it is alive, but not in any collective",
     Condition.SILENT: "it left no dump",
     Condition.UNREADABLE: "its dump could not be read",
-    Condition.DEVICE: "its own device is stuck in an older operation that its peers finished",
+    Condition.DEVICE: "on its device an older operation is pending that its peers finished",
     Condition.DISAGREES: "the last that it called is not what most ranks of the job called there",
 }

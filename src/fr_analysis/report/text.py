@@ -16,7 +16,7 @@ _CONDITIONS = {
     Condition.AHEAD: "ran ahead of the others",
     Condition.DISAGREES: "differs from its peers",
     Condition.WAITING: "waits in a cycle",
-    Condition.DEVICE: "its device is stuck",
+    Condition.DEVICE: "its peers finished what is pending on its device",
     Condition.LATE: "joins late again and again",
 }
 
