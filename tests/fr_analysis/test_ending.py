@@ -128,3 +128,22 @@ def test_of_two_no_lost_root_is_blamed_for_what_may_be_over(tmp_path: Path, last
     (folder / "trace_1").write_bytes(pickle.dumps(dump, protocol=2))
     diagnosis = analyze(folder, expected_world_size=2)
     assert (diagnosis.verdict, diagnosis.suspects) == (Verdict.UNDETERMINED, ())
+
+
+def test_one_group_more_does_not_change_how_a_rank_is_numbered(tmp_path: Path) -> None:
+    """Without counters, dumps of one group could be of a recorder that counts over all groups."""
+    folder = write_steps(tmp_path, {0: 6, 1: 5}, "completed")
+    for rank in (0, 1):
+        path = folder / f"trace_{rank}"
+        dump = pickle.loads(path.read_bytes())  # noqa: S301 (our own file)
+        if rank == 0:
+            dump["entries"][-1] |= {"state": "scheduled", "retired": False}
+        else:
+            dump["pg_config"]["7"] = {"name": "7", "desc": "own", "ranks": "[1]"}
+            first = dump["entries"][0] | {"process_group": ("7", "own")}
+            for entry in dump["entries"]:
+                entry["record_id"] += 1
+            dump["entries"].insert(0, first)
+        path.write_bytes(pickle.dumps(dump, protocol=2))
+    diagnosis = analyze(folder)
+    assert (diagnosis.suspects, diagnosis.victims) == ((1,), (0,))

@@ -8,7 +8,7 @@ how far each rank has come. Sends and receives are matched apart, see ``p2p``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -238,6 +238,22 @@ def _align_at_pending(parts: list[tuple[int, IntColumn, npt.NDArray[np.bool_]]])
     return [longest - length for length in lengths]
 
 
+def _with_one_numbering(trace: Trace) -> Trace:
+    """The trace, whose recorders all number in one way: no job has two kinds of them.
+
+    A dump of one group fits both ways, so those of several groups decide; most of them, since one
+    may be damaged. Where there are none, a recorder's count is its only group's.
+    """
+    counting = [d for d in trace.dumps.values() if (~d.operations.is_p2p).any()]
+    if len({dump.numbers_per_recorder for dump in counting}) < 2:
+        return trace
+    telling = [dump for dump in counting if len(distinct(dump.operations.group)) > 1]
+    if 2 * sum(dump.numbers_per_recorder for dump in telling) > len(telling):
+        return trace
+    per_group = {r: replace(dump, numbers_per_recorder=False) for r, dump in trace.dumps.items()}
+    return replace(trace, dumps=per_group)
+
+
 def match(trace: Trace) -> Progress:
     """Match every rank's collectives.
 
@@ -250,6 +266,7 @@ def match(trace: Trace) -> Progress:
     Returns:
         The progress of every group.
     """
+    trace = _with_one_numbering(trace)
     groups = resolve_groups(trace)
     per_recorder = [dump for dump in trace.dumps.values() if dump.numbers_per_recorder]
     # With one group in the whole job a recorder-wide count is a count per group,
