@@ -171,10 +171,10 @@ def main() -> int:
     packages = ["fr-analysis", "numpy", "hypothesis"]
     if importlib.util.find_spec("atheris"):
         packages.append("atheris")
+    else:
+        print("atheris is not installed (pip install -e '.[fuzz]'): the fuzzer was left out.")
     command = "python -m benchmarks.reliability.hostile " + " ".join(sys.argv[1:])
     keep("hostile", command.strip(), tables, packages)
-    if "atheris" not in packages:
-        print("atheris is not installed (pip install -e '.[fuzz]'): the fuzzer was left out.")
     print("\n".join(problems) or "Nothing was found.")
     return 1 if problems else 0
 

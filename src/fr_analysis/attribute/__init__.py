@@ -98,12 +98,13 @@ class _Attribution:
         Only those that others wait for elsewhere, and those whose dumps still show it pending while
         nobody has gone on: some disagreements do complete, on Gloo.
         """
+        if found.number is None:
+            return
         awaited = {target for wait in self.waits.values() for target in wait.targets}
-        if found.number is not None:
-            awaited |= finder.pending_at_the_end(found.group, found.number)
+        awaited |= finder.pending_at_the_end(found.group, found.number)
         for rank in (rank for side in found.sides for rank in side):
             known = self.waits.get(rank)
-            if found.number is None or (known is None and rank not in awaited):
+            if known is None and rank not in awaited:
                 continue
             if known is None or known.marked_complete:
                 wait = finder.in_disagreement(rank, found.group, found.number)

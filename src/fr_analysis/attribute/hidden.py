@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from fr_analysis.attribute.waits import Wait, late_to_the_end
-from fr_analysis.match.progress import Progress
+from fr_analysis.match.progress import Progress, recorded_and_counted
 from fr_analysis.match.semantics import ROOTED, operation_name
 from fr_analysis.trace import Completion
 
@@ -98,9 +98,7 @@ class Hidden:
 
         They count no transfers, so one that is gone may be what the rank waits in.
         """
-        dump = self._trace.dumps[rank]
-        counted = sum(max(status.last_enqueued, 0) for status in dump.statuses if status)
-        recorded = int(dump.operations.record.max(initial=-1)) + 1
+        recorded, counted = recorded_and_counted(self._trace.dumps[rank])
         return self._begins_pending(rank) and (
             self.may_have_lost_its_wait(rank) or recorded > counted
         )

@@ -19,7 +19,7 @@ import numpy as np
 from fr_analysis.attribute.disagreements import Disagreement
 from fr_analysis.diagnosis import FaultKind
 from fr_analysis.match.groups import ProcessGroup, group_kind
-from fr_analysis.match.progress import NEVER, Progress
+from fr_analysis.match.progress import NEVER, Progress, recorded_and_counted
 from fr_analysis.match.semantics import (
     Agreement,
     agreement,
@@ -148,7 +148,10 @@ class Siblings:
                 continue
             if mine == counts[0]:
                 return False
-            if not (self._is_out_of_step(rank, voters) or self._is_off(rank, voters[0])):
+            # Where it has kinds of groups that they do not, what it recorded there is its own.
+            alike_in_kinds = mine.keys() == counts[0].keys()
+            out_of_step = alike_in_kinds and self._is_out_of_step(rank, voters)
+            if not (out_of_step or self._is_off(rank, voters[0])):
                 return False  # of two that go one way, one may be behind
             alike = (peer for peer in peers if peer in disputed and self._counts(peer) == mine)
             # Who has come less far than one that a fault has let pass counts otherwise, too.
@@ -158,15 +161,14 @@ class Siblings:
     def _is_out_of_step(self, rank: int, voters: Iterable[int]) -> bool:
         """Whether a rank came to a shared collective after more or fewer operations than voters.
 
-        The newest that it and each voter hold; recorders number all of a rank's operations. Not
-        where it has kinds of groups that they do not, whose operations are its own.
+        The newest that it and each voter hold; recorders number all of a rank's operations.
         """
         found = False
         for voter in voters:
             steps = self._steps_to_the_newest_shared(rank, voter)
             if steps is None:
                 continue
-            if steps[0] == steps[1] or self._counts(rank).keys() != self._counts(voter).keys():
+            if steps[0] == steps[1]:
                 return False
             found = True
         return found
@@ -296,9 +298,10 @@ class Siblings:
 
         Where active operations are all that a dump holds, its counters tell how many were called.
         """
-        dump = self._progress.trace.dumps[rank]
-        counted = sum(max(status.last_enqueued, 0) for status in dump.statuses if status)
-        return self._has_history(rank) or int(dump.operations.record.max(initial=-1)) + 1 == counted
+        if self._has_history(rank):
+            return True
+        recorded, counted = recorded_and_counted(self._progress.trace.dumps[rank])
+        return recorded == counted
 
     def stage_by_kind(self, rank: int) -> frozenset[tuple[str, int]]:
         """The rank's places in groups of the kinds in which any rank sends or receives.

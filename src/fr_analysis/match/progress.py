@@ -162,6 +162,12 @@ def _local_numbers(
     return numbers, whole
 
 
+def recorded_and_counted(dump: RankDump) -> tuple[int, int]:
+    """How many operations a rank recorded in all, and how many its counters count."""
+    counted = sum(max(status.last_enqueued, 0) for status in dump.statuses if status)
+    return int(dump.operations.record.max(initial=-1)) + 1, counted
+
+
 def is_whole(dump: RankDump) -> bool:
     """Whether the ring buffer still holds the rank's first operation, and all since."""
     records = dump.operations.record
